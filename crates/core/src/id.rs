@@ -1,0 +1,289 @@
+//! Who is who. Every identity, counter and offset is a type of its own, so that none can stand in for another.
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::fmt;
+use std::num::NonZeroU32;
+use std::str::FromStr;
+use thiserror::Error;
+
+/// Bytes of a [`CallHash`].
+pub const CALL_HASH_BYTES: usize = 10;
+
+/// The most bytes a scope or an idempotency key may have.
+pub const NAME_LIMIT: usize = 512;
+
+const ALPHABET: &[u8; 32] = b"0123456789abcdefghjkmnpqrstvwxyz";
+
+/// What a job directory is named by: scope and key, hashed under the home's secret, so that an id tells nothing
+/// about the key to one who does not hold the home. 80 bits, written as 16 characters of Crockford's base 32.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallHash(pub [u8; CALL_HASH_BYTES]);
+
+impl fmt::Display for CallHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for group in self.0.chunks(5) {
+            let bits = group.iter().fold(0u64, |bits, byte| bits << 8 | u64::from(*byte));
+            for place in (0..8).rev() {
+                let digit = ALPHABET[(bits >> (place * 5) & 31) as usize];
+                fmt::Write::write_char(f, char::from(digit))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for CallHash {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// Which execution of one logical command this is, from 1. A later one is admitted only over the death proof of
+/// the one before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Attempt(pub NonZeroU32);
+
+impl Attempt {
+    /// The first attempt.
+    pub const FIRST: Attempt = Attempt(NonZeroU32::MIN);
+
+    /// The attempt after this one; saturates at the largest.
+    #[must_use]
+    pub fn next(self) -> Attempt {
+        Attempt(self.0.saturating_add(1))
+    }
+}
+
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The name of a job: `<call>.<number>.<attempt>`. The *number* counts the calls that share one identity without
+/// an idempotency key, from 1; with a key it is always 1.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct JobId {
+    /// Scope and key, hashed.
+    pub call: CallHash,
+    /// Which call of this identity, from 1.
+    pub number: NonZeroU32,
+    /// Which attempt of that call.
+    pub attempt: Attempt,
+}
+
+impl JobId {
+    /// The same call's next attempt.
+    #[must_use]
+    pub fn next_attempt(self) -> JobId {
+        JobId { attempt: self.attempt.next(), ..self }
+    }
+
+    /// The name of the directory that outlives the attempts of this call (`OUTLAST_CHECKPOINT`).
+    #[must_use]
+    pub fn call_name(&self) -> String {
+        format!("{}.{}", self.call, self.number)
+    }
+}
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.call, self.number, self.attempt)
+    }
+}
+
+impl fmt::Debug for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no job id.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{0}` is not a job id; ids look like 7k2m9qxw4t1rz5cb.1.1 and `outlast job list` shows them")]
+pub struct NotAJobId(pub String);
+
+impl FromStr for JobId {
+    type Err = NotAJobId;
+
+    fn from_str(text: &str) -> Result<Self, NotAJobId> {
+        parse_job_id(text).ok_or_else(|| NotAJobId(text.chars().take(80).collect()))
+    }
+}
+
+fn parse_job_id(text: &str) -> Option<JobId> {
+    let mut parts = text.split('.');
+    let (call, number, attempt) = (parts.next()?, parts.next()?, parts.next()?);
+    if parts.next().is_some() || call.len() != 16 {
+        return None;
+    }
+    let mut hash = [0; CALL_HASH_BYTES];
+    for (group, bytes) in call.as_bytes().chunks(8).zip(hash.chunks_mut(5)) {
+        let mut bits = 0u64;
+        for character in group {
+            bits = bits << 5 | ALPHABET.iter().position(|digit| digit == character)? as u64;
+        }
+        bytes.copy_from_slice(&bits.to_be_bytes()[3..]);
+    }
+    let counter = |text: &str| {
+        let plain = !text.starts_with('0') && text.bytes().all(|c| c.is_ascii_digit());
+        plain.then(|| text.parse::<NonZeroU32>().ok())?
+    };
+    Some(JobId { call: CallHash(hash), number: counter(number)?, attempt: Attempt(counter(attempt)?) })
+}
+
+impl Serialize for JobId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for JobId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+macro_rules! name {
+    ($(#[$doc:meta])* $type:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $type(String);
+
+        impl $type {
+            /// Takes a name of 1 to [`NAME_LIMIT`] bytes without control characters.
+            ///
+            /// # Errors
+            /// [`BadName`], which says what is wrong with it.
+            pub fn new(text: impl Into<String>) -> Result<Self, BadName> {
+                let text = text.into();
+                check_name(&text)?;
+                Ok($type(text))
+            }
+
+            /// The name as text.
+            #[must_use]
+            pub fn as_str(&self) -> &str {
+                &self.0
+            }
+        }
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+name! {
+    /// The circle of callers that may find, read and stop one another's jobs (`OUTLAST_SCOPE`).
+    Scope
+}
+name! {
+    /// The identity of a logical command that its caller chose (`--idempotency-key`).
+    Key
+}
+name! {
+    /// The kernel's identity of one boot (`/proc/sys/kernel/random/boot_id`). Another boot means that no process
+    /// of the earlier one lives.
+    BootId
+}
+
+/// A name that is too long, empty or unprintable.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BadName {
+    /// Nothing in it.
+    #[error("it is empty")]
+    Empty,
+    /// More than [`NAME_LIMIT`] bytes.
+    #[error("it has {0} bytes, at most {NAME_LIMIT} are allowed")]
+    TooLong(usize),
+    /// A control character.
+    #[error("it contains a control character")]
+    Control,
+}
+
+fn check_name(text: &str) -> Result<(), BadName> {
+    match text {
+        "" => Err(BadName::Empty),
+        _ if text.len() > NAME_LIMIT => Err(BadName::TooLong(text.len())),
+        _ if text.chars().any(char::is_control) => Err(BadName::Control),
+        _ => Ok(()),
+    }
+}
+
+macro_rules! counter {
+    ($(#[$doc:meta])* $type:ident) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+        #[serde(transparent)]
+        pub struct $type(pub u64);
+
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+counter! {
+    /// A byte offset into a job's output, both streams together; `c` means "I have all bytes before c".
+    Cursor
+}
+counter! {
+    /// A counter of the conversation, raised by stop-all alone.
+    Generation
+}
+counter! {
+    /// Which incarnation of a place to run this is.
+    SandboxGeneration
+}
+counter! {
+    /// The end offset of the hand's file of mutation marks after this job's own mark, in bytes.
+    MutationMark
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn job_ids_are_read_back(call: [u8; CALL_HASH_BYTES], number in 1u32.., attempt in 1u32..) {
+            let id = JobId {
+                call: CallHash(call),
+                number: NonZeroU32::new(number).unwrap(),
+                attempt: Attempt(NonZeroU32::new(attempt).unwrap()),
+            };
+            prop_assert_eq!(id.to_string().parse::<JobId>(), Ok(id));
+        }
+
+        #[test]
+        fn no_text_panics(text: String) {
+            let _ = text.parse::<JobId>();
+        }
+    }
+
+    #[test]
+    fn what_is_no_job_id() {
+        for text in [
+            "",
+            ".",
+            "..",
+            "0000000000000000",
+            "0000000000000000.0.1",
+            "0000000000000000.01.1",
+            "0000000000000000.1.1.1",
+            "000000000000000u.1.1",
+            "../../../etc/pas.1.1",
+            "0000000000000000.+1.1",
+        ] {
+            assert!(text.parse::<JobId>().is_err(), "{text}");
+        }
+    }
+}
