@@ -44,12 +44,23 @@ pub struct KeeperMark {
     pub boundary: Boundary,
     /// Whether the command could leave it.
     pub isolation: Isolation,
-    /// The job's leaf cgroup, as a path in the file system.
+    /// The job's leaf cgroup.
     #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub leaf: Option<Bytes>,
+    pub leaf: Option<LeafMark>,
     /// Cgroups of version 1 that hold its limits.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub limit_groups: Vec<Bytes>,
+}
+
+/// A leaf cgroup, so that a settler finds it again and mistakes no other for it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeafMark {
+    /// The folder it lies in, which holds the keeper's own group, too.
+    pub place: Bytes,
+    /// Its name there.
+    pub name: String,
+    /// The kernel's number for it, never used again within a boot.
+    pub id: u64,
 }
 
 /// One line of the ledger.

@@ -1,0 +1,253 @@
+//! What `run` and `job retry` have in common once there is a job: a keeper is started, waited for, and answered for.
+
+use crate::budget::Budget;
+use crate::conduct::{Early, Happening, Policy, Stop};
+use crate::context::Context;
+use crate::done::Done;
+use crate::envelope::{Answer, CallFacts};
+use crate::failure::{self, Failure};
+use crate::result::{JobData, Look, Show, failure_of, job_data, progress_in_words, took};
+use crate::vigil::{End, Ended, SetUpFailed, Streaming, Until, Vigil};
+use outlast_core::exit::{Exit, NotStarted};
+use outlast_core::spec::Warning;
+use outlast_core::status::{State, is_paused};
+use outlast_core::time::Millis;
+use outlast_hand::admit::Refusal;
+use outlast_hand::control::Watch;
+use outlast_hand::home::Home;
+use outlast_hand::job::Job;
+use outlast_hand::launch::{Launch, launch};
+use outlast_sys::signals::SignalFd;
+use std::ffi::{OsStr, OsString};
+
+/// How a call attends to its job.
+pub(crate) struct Attendance {
+    /// What is waited for.
+    pub(crate) until: Until,
+    /// What the caller asked for.
+    pub(crate) policy: Policy,
+    /// The bound of the call.
+    pub(crate) budget: Budget,
+    /// The most bytes of output in the answer.
+    pub(crate) max_output: u64,
+    /// When output is written in text.
+    pub(crate) streaming: Streaming,
+    /// Whether keys are passed on.
+    pub(crate) keys: bool,
+    /// Whether a line on standard error tells of progress.
+    pub(crate) progress: bool,
+    /// How the call came to this job.
+    pub(crate) arrival: Arrival,
+}
+
+/// How a call came to its job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It admitted it.
+    Admitted,
+    /// The identical call had; it runs.
+    Attached,
+    /// The identical call had; it had ended, and nobody received its result.
+    EarlierRun,
+    /// Its idempotency key named it.
+    ByKey,
+    /// It was named by its id.
+    Named,
+}
+
+/// Starts the keeper of a job that was just admitted.
+pub(crate) fn start_keeper(context: &Context, job: &Job, watch_output: bool) -> Result<Watch, Failure> {
+    let launched = launch(job, &Launch { watch_output, environment: environment() }).map_err(|error| {
+        Failure::new(failure::KEEPER_NOT_STARTED, format!("no keeper could be started for job {}", job.id()))
+            .because_of(&error)
+            .suggest("it will be settled as never started; see")
+            .fix(context.follow_up.job("explain", job.id(), &[]))
+    })?;
+    Ok(launched.watch)
+}
+
+/// What the command inherits: the caller's environment without what concerns this call alone.
+fn environment() -> Vec<(OsString, OsString)> {
+    std::env::vars_os().filter(|(name, _)| name.as_os_str() != OsStr::new(crate::budget::VARIABLE)).collect()
+}
+
+/// Waits for a job as its caller asked, and makes the answer.
+pub(crate) fn attend(
+    context: &Context,
+    home: &Home,
+    job: Job,
+    watch: Option<Watch>,
+    signals: SignalFd,
+    attendance: Attendance,
+) -> Result<Done, Failure> {
+    let Attendance { until, policy, budget, streaming, keys, progress, .. } = attendance;
+    let streaming = if context.json() { Streaming::Never } else { streaming };
+    let vigil = Vigil { context, home, job: &job, watch, until, policy, budget, streaming, keys, progress, stopping: None };
+    let ended = vigil.wait(&signals)?;
+    if ended.end == End::Leave {
+        return Ok(Done { leave: Some(failure::TERMINATED.exit), ..Done::default() });
+    }
+    let look = Look::at(&job)?;
+    let show = if context.json() { Show::Text(usize::try_from(attendance.max_output).unwrap_or(usize::MAX)) } else { Show::Counts };
+    let mut data = job_data(context, &job, &look, show);
+    let error = error_of(context, &job, &look, &data, &ended, budget);
+    data.attached = (attendance.arrival != Arrival::Admitted && attendance.arrival != Arrival::Named).then(|| look.attached());
+    if attendance.arrival == Arrival::ByKey && look.facts.receipt.is_some() {
+        data.effect = Some("noop");
+    }
+    let mut warnings = look.facts.spec.manner.warnings.clone();
+    warnings.extend(earlier_run(attendance.arrival, &data));
+    let complete = ended.written && look.facts.receipt.is_some() && !is_paused(&look.facts) && ended.end != End::Started;
+    let note = note_of(context, &ended, &look, &data, error.as_ref());
+    let text = match (ended.end, context.json()) {
+        (End::Started, false) => format!("{}\n", job.id()).into_bytes(),
+        _ => Vec::new(),
+    };
+    let named = attendance.arrival == Arrival::Named && look.facts.receipt.is_some();
+    let facts = CallFacts {
+        duration_ms: named.then(|| look.work_duration().0),
+        budget_ms: budget.millis(),
+        timeout_ms: look.timeout_ms(),
+        idempotency_hit: attendance.arrival == Arrival::ByKey,
+    };
+    let data = serde_json::to_value(&data).ok();
+    Ok(Done {
+        answer: Answer { data, error, warnings, text, note, facts },
+        hand_over: complete.then_some(job),
+        signals: Some(signals),
+        until: budget.ends_at(context.started),
+        leave: None,
+        raw: false,
+    })
+}
+
+/// Why the call is no success; `None` where it is one.
+fn error_of(context: &Context, job: &Job, look: &Look, data: &JobData, ended: &Ended, budget: Budget) -> Option<Failure> {
+    let settled = look.facts.receipt.is_some();
+    if let (Some(failed), Some(receipt)) = (&ended.set_up, &look.facts.receipt)
+        && receipt.exit == (Exit::NotStarted { why: NotStarted::SetUpFailed })
+    {
+        return Some(set_up_failed(failed));
+    }
+    match ended.end {
+        End::Started if !settled => None,
+        End::Early(early) if !look.is_final() || (settled && !ended.written) => {
+            Some(early_answer(context, job, look, data, ended, early, budget))
+        }
+        _ => {
+            let failure = failure_of(context, job, look, data.output.as_ref());
+            let cancelled = |failure: &Failure| failure.code == failure::TERMINATED.code && ended.stop == Some(Stop::Asked);
+            failure.map(|failure| if cancelled(&failure) { interrupted(failure) } else { failure })
+        }
+    }
+}
+
+/// What a keeper could not set up, as its caller is told.
+fn set_up_failed(failed: &SetUpFailed) -> Failure {
+    Failure::with(failed.code.clone(), 4, failed.message.clone()).before_anything().suggest(failed.remedy.clone())
+}
+
+/// A job that this call's Ctrl-C stopped.
+fn interrupted(failure: Failure) -> Failure {
+    Failure { exit_code: failure::INTERRUPTED.exit, ..failure }.context(serde_json::json!({ "signal": "SIGINT" }))
+}
+
+fn early_answer(
+    context: &Context,
+    job: &Job,
+    look: &Look,
+    data: &JobData,
+    ended: &Ended,
+    early: Early,
+    budget: Budget,
+) -> Failure {
+    let why = match early {
+        Early::Budget => {
+            let length = outlast_core::duration::format(Millis(budget.millis().unwrap_or(0)));
+            format!("the call's budget of {length} is over")
+        }
+        Early::Told(Happening::Terminate) => "SIGTERM was received".to_owned(),
+        Early::Told(Happening::HangUp) => "SIGHUP was received".to_owned(),
+        Early::Told(Happening::OutputClosed) => "nobody reads the output any more".to_owned(),
+        Early::Told(_) => "the waiting was interrupted".to_owned(),
+        Early::Patience => format!("the tree was told to end, and its death is not proved after {}", took(context.elapsed())),
+    };
+    let far = progress_in_words(&data.progress);
+    let state = match (look.state(), &data.exit) {
+        _ if look.facts.receipt.is_some() => "it has ended, and its output was not read whole".to_owned(),
+        (State::Stopping, _) => "it is being stopped".to_owned(),
+        _ if ended.stop.is_some() => "it is being stopped".to_owned(),
+        (_, Some(exit)) => format!("the command ended ({exit}), and what it left behind is waited for"),
+        (_, None) => format!("the work continues in the background ({far})"),
+    };
+    Failure::new(failure::INCOMPLETE, format!("{why}; {state}"))
+        .suggest("continue with")
+        .fix(context.follow_up.job("wait", job.id(), &[]))
+}
+
+/// What a person is told in place of the error's own line; empty for nothing.
+fn note_of(context: &Context, ended: &Ended, look: &Look, data: &JobData, error: Option<&Failure>) -> Option<String> {
+    if context.json() {
+        return None;
+    }
+    match (error, &data.continue_command, &data.cancel_command) {
+        (None, Some(wait), Some(cancel)) if ended.end == End::Started => {
+            Some(format!("job {} has started; wait for it with: {wait}; cancel it with: {cancel}", data.job_id))
+        }
+        (None, ..) => None,
+        (Some(error), _, Some(cancel)) if error.exit_code == failure::INCOMPLETE.exit && error.code == failure::INCOMPLETE.code => {
+            Some(format!("{}; cancel with: {cancel}", error.line()))
+        }
+        // A command that ended by itself has said what it had to say, and its exit code says the rest.
+        (Some(error), ..) if error.code == "COMMAND_FAILED" && look.facts.receipt.as_ref().is_some_and(plain_exit) => {
+            Some(String::new())
+        }
+        _ => None,
+    }
+}
+
+fn plain_exit(receipt: &outlast_core::receipt::Receipt) -> bool {
+    matches!(receipt.exit, Exit::Exited { code } if Some(code) == receipt.effective_status() && code != 0)
+}
+
+fn earlier_run(arrival: Arrival, data: &JobData) -> Option<Warning> {
+    let when = |moment: &Option<String>| moment.clone().unwrap_or_else(|| "an unknown time".to_owned());
+    (arrival == Arrival::EarlierRun).then(|| Warning {
+        code: "EARLIER_RUN".to_owned(),
+        message: format!(
+            "this is the result of an earlier run of the identical call, from {} to {}, which nobody had received; \
+             --new starts a new one",
+            when(&data.started_at),
+            when(&data.ended_at)
+        ),
+        context: Some(serde_json::json!({ "job_id": data.job_id })),
+    })
+}
+
+/// Why nothing was admitted, as its caller is told.
+pub(crate) fn refused(context: &Context, refusal: Refusal) -> Failure {
+    let message = refusal.to_string();
+    let new = |kind| Failure::new(kind, message.clone()).before_anything();
+    match &refusal {
+        Refusal::Conflict { job_id, differs } => new(failure::KEY_CONFLICT)
+            .suggest("nothing was started; make the call as it was first made, or choose another key")
+            .context(serde_json::json!({ "job_id": job_id, "differs": differs })),
+        Refusal::WorkspaceUnknown { job_id } => new(failure::WORKSPACE_UNKNOWN)
+            .suggest("nothing was started; settle that job with")
+            .fix(context.follow_up.job("settle", *job_id, &[]))
+            .context(serde_json::json!({ "job_id": job_id })),
+        Refusal::NotProvedDead { job_id } => new(failure::NOT_PROVED_DEAD)
+            .suggest("nothing was started; stop or settle it first")
+            .fix(context.follow_up.job("settle", *job_id, &[]))
+            .context(serde_json::json!({ "job_id": job_id })),
+        Refusal::NotTheLatest { latest, .. } => new(failure::NOT_THE_LATEST)
+            .suggest("nothing was started; name the latest attempt")
+            .fix(context.follow_up.job("retry", *latest, &[]))
+            .context(serde_json::json!({ "latest": latest })),
+        Refusal::ClosedGeneration(_) => new(failure::GENERATION_CLOSED).suggest("nothing was started"),
+        Refusal::NoSuchJob(job_id) => failure::not_found(&job_id.to_string()),
+        Refusal::TooLarge { .. } => new(failure::TOO_LARGE).suggest("nothing was started; pass what is large as a file"),
+        Refusal::Storage(error) => failure::of_system("admitting the command", error).before_anything(),
+    }
+}
+

@@ -1,0 +1,277 @@
+//! `outlast run`.
+
+use crate::analysis;
+use crate::args::run::{OnLimit, RunArgs};
+use crate::attend::{Arrival, Attendance, attend, refused, start_keeper};
+use crate::conduct::{AtLimit, OnInterrupt, Policy};
+use crate::context::Context;
+use crate::done::Done;
+use crate::envelope::TOOL_VERSION;
+use crate::failure::{self, Failure};
+use crate::vigil::{Streaming, Until, take_signals};
+use crate::{removed, spool, terminal};
+use outlast_core::bytes::Bytes;
+use outlast_core::id::Generation;
+use outlast_core::spec::{Command, JobKind, Limits, Manner, Stdin, Work};
+use outlast_core::time::Millis;
+use outlast_hand::admit::{Admitted, Find, Request, admit};
+use outlast_hand::home::Home;
+use outlast_hand::job::Job;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// The deadline of a command that was given none.
+const DEADLINE: Millis = Millis(3_600_000);
+
+/// The output kept of a job that was given no limit.
+const LOG_LIMIT: u64 = 1 << 30;
+
+/// The time that output is drained after the tree is empty.
+const DRAIN: Millis = Millis(2_000);
+
+/// Runs a command to its receipt, or to the end of the call.
+pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
+    let budget = context.budget(args.budget)?;
+    let keys = args.tty && context.terminals.stdin && context.terminals.stdout && !context.json();
+    let command = command(&args)?;
+    let bash_env = args.env.iter().rev().find(|set| set.name == "BASH_ENV").map(|set| set.value.clone());
+    let bash_env = bash_env.or_else(|| std::env::var_os("BASH_ENV")).filter(|value| !value.is_empty());
+    let reading = analysis::read(&command, bash_env.as_deref().map(OsStr::as_bytes), args.allow_detach)?;
+    let cwd = folder("--cwd", args.cwd.as_deref())?;
+    let workspace = match &args.workspace {
+        Some(path) => folder("--workspace", Some(path))?,
+        None => cwd.clone(),
+    };
+    let secrets = secret_values(&args.secret)?;
+
+    let signals = take_signals()?;
+    let home = context.home()?;
+    let spooled = spool::spool(&home, args.stdin.as_ref(), budget.ends_at(context.started), &signals)?;
+    let stdin = if keys { Stdin::Open } else { spooled.stdin };
+    let service = args.service;
+    let work = Work {
+        command,
+        cwd: bytes(cwd),
+        env: args.env.iter().map(|set| (set.name.clone(), Bytes(set.value.clone().into_vec()))).collect(),
+        secrets: secret_hashes(&home, &secrets),
+        stdin,
+        limits: limits(&args),
+        kind: if service { JobKind::Service } else { JobKind::Command },
+        merge: args.merge,
+        tty: args.tty,
+        resume: args.resume,
+        containment: args.containment.boundary(),
+        user: args.user,
+    };
+    let manner = Manner {
+        workspace: bytes(workspace),
+        grace: args.grace,
+        linger: args.linger,
+        drain: DRAIN,
+        capture: reading.capture,
+        window: if args.tty { terminal::size() } else { None },
+        warnings: reading.warnings,
+    };
+    let request = Request {
+        scope: context.scope.clone(),
+        key: args.idempotency_key.clone(),
+        work,
+        manner,
+        stdin: spooled.file,
+        generation: Generation(0),
+        find: if args.new { Find::New } else { Find::Identical },
+        tool_version: TOOL_VERSION.to_owned(),
+    };
+    let admitted = admit(&home, &request);
+    if !matches!(admitted, Ok(Admitted::New(_)))
+        && let Some(file) = &request.stdin
+    {
+        spool::discard(&home, file);
+    }
+    let (job, arrival) = match admitted.map_err(|refusal| refused(context, refusal))? {
+        Admitted::New(job) => (job, Arrival::Admitted),
+        Admitted::Existing(job) => {
+            let arrival = arrival_at(&job, request.key.is_some())?;
+            (job, arrival)
+        }
+        Admitted::Removed(tombstone) => return Ok(removed::answer(context, &tombstone, budget)),
+    };
+    let streaming = if args.background || service { Streaming::Never } else { Streaming::AsItComes };
+    let watch = match arrival {
+        Arrival::Admitted => {
+            let output = streaming == Streaming::AsItComes && !context.json();
+            Some(start_keeper(context, &job, output)?)
+        }
+        _ => None,
+    };
+    let attendance = Attendance {
+        until: if args.background || service { Until::Started } else { Until::Settled },
+        policy: policy(&args, context),
+        budget,
+        max_output: args.max_output,
+        streaming,
+        keys,
+        progress: false,
+        arrival,
+    };
+    attend(context, &home, job, watch, signals, attendance)
+}
+
+fn policy(args: &RunArgs, context: &Context) -> Policy {
+    Policy {
+        at_limit: match (args.no_detach, args.on_limit) {
+            (true, _) => AtLimit::Pauses,
+            (false, OnLimit::Stop) => AtLimit::Stops,
+            (false, OnLimit::Background) => AtLimit::GoesOn,
+        },
+        // Without a terminal nobody pressed Ctrl-C: the signal is a harness that ends the call.
+        interrupt: if context.terminals.any() { OnInterrupt::StopsJob } else { OnInterrupt::EndsWaiting },
+    }
+}
+
+fn arrival_at(job: &Job, keyed: bool) -> Result<Arrival, Failure> {
+    let settled = job.receipt().map_err(|error| failure::of_system("reading the receipt", &error))?.is_some();
+    Ok(match (keyed, settled) {
+        (true, _) => Arrival::ByKey,
+        (false, true) => Arrival::EarlierRun,
+        (false, false) => Arrival::Attached,
+    })
+}
+
+fn command(args: &RunArgs) -> Result<Command, Failure> {
+    let Some(script) = &args.script else {
+        return Ok(Command::Argv(args.argv.iter().map(|word| Bytes(word.as_bytes().to_vec())).collect()));
+    };
+    let shell = match &args.shell {
+        Some(shell) if shell.is_empty() => {
+            return Err(Failure::new(failure::BAD_ARGUMENT, "--shell names nothing; name a shell, or leave it out"));
+        }
+        Some(shell) => shell.clone(),
+        None => default_shell(std::env::var_os("PATH").as_deref()).to_owned(),
+    };
+    Ok(Command::Script { shell, text: Bytes(script.as_bytes().to_vec()) })
+}
+
+/// bash where there is one, else what every system has.
+fn default_shell(path: Option<&OsStr>) -> &'static str {
+    let executable = |folder: PathBuf| {
+        rustix::fs::access(folder.join("bash"), rustix::fs::Access::EXEC_OK).is_ok() && folder.join("bash").is_file()
+    };
+    let path = path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
+    if std::env::split_paths(path).any(executable) { "bash" } else { "sh" }
+}
+
+/// A folder by its one true name, so that one place is one workspace and one call identity.
+fn folder(option: &str, path: Option<&Path>) -> Result<PathBuf, Failure> {
+    let refused = |error: &io::Error, path: &Path| {
+        Failure::new(failure::CWD_NOT_FOUND, format!("{option}: {} is no folder that can be entered", path.display()))
+            .because_of(error)
+            .before_anything()
+            .suggest("nothing was started; name a folder that exists")
+    };
+    match path {
+        None => std::env::current_dir().map_err(|error| refused(&error, Path::new("."))),
+        Some(path) => {
+            let found = std::fs::canonicalize(path).map_err(|error| refused(&error, path))?;
+            if found.is_dir() { Ok(found) } else { Err(refused(&io::ErrorKind::NotADirectory.into(), path)) }
+        }
+    }
+}
+
+/// The secrets that are named, from the caller's environment.
+pub(crate) fn secret_values<S: AsRef<str>>(names: &[S]) -> Result<Vec<(String, OsString)>, Failure> {
+    names
+        .iter()
+        .map(|name| {
+            let name = name.as_ref();
+            let value = std::env::var_os(name).filter(|value| !value.is_empty());
+            value.map(|value| (name.to_owned(), value)).ok_or_else(|| {
+                Failure::new(failure::SECRET_NOT_SET, format!("the secret {name} is not set in this call's environment"))
+                    .before_anything()
+                    .suggest(format!("nothing was started; set {name} for this call"))
+            })
+        })
+        .collect()
+}
+
+/// What a spec keeps of secrets: their names, and hashes that tell nothing without the home.
+pub(crate) fn secret_hashes(home: &Home, secrets: &[(String, OsString)]) -> BTreeMap<String, String> {
+    secrets.iter().map(|(name, value)| (name.clone(), home.secret_hash(value.as_bytes()))).collect()
+}
+
+fn limits(args: &RunArgs) -> Limits {
+    let none_for_zero = |length: Millis| (length != Millis(0)).then_some(length);
+    Limits {
+        deadline: match args.timeout {
+            Some(length) => none_for_zero(length),
+            None => (!args.service).then_some(DEADLINE),
+        },
+        idle: args.idle_timeout.and_then(none_for_zero),
+        log_bytes: match args.log_limit {
+            Some(0) => None,
+            Some(bytes) => Some(bytes),
+            None => Some(LOG_LIMIT),
+        },
+        pids: args.pids_limit,
+        memory_bytes: args.memory_limit,
+    }
+}
+
+fn bytes(path: PathBuf) -> Bytes {
+    Bytes(path.into_os_string().into_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::{Cli, Verb};
+    use clap::Parser;
+
+    fn args(words: &[&str]) -> RunArgs {
+        let cli = Cli::try_parse_from(["outlast", "run"].iter().chain(words)).unwrap();
+        let Verb::Run(args) = cli.verb else { panic!("not run") };
+        *args
+    }
+
+    #[test]
+    fn deadlines_by_kind() {
+        for (words, deadline) in [
+            (&["--", "x"][..], Some(DEADLINE)),
+            (&["--service", "--", "x"], None),
+            (&["--service", "--timeout", "5s", "--", "x"], Some(Millis(5000))),
+            (&["--timeout", "0", "--", "x"], None),
+        ] {
+            assert_eq!(limits(&args(words)).deadline, deadline, "{words:?}");
+        }
+        assert_eq!(limits(&args(&["--log-limit", "0", "--", "x"])).log_bytes, None);
+        assert_eq!(limits(&args(&["--", "x"])).log_bytes, Some(1 << 30));
+        assert_eq!(limits(&args(&["--", "x"])).idle, None);
+    }
+
+    #[test]
+    fn the_default_shell_is_bash_where_there_is_one() {
+        let empty = tempfile::tempdir().unwrap();
+        assert_eq!(default_shell(Some(empty.path().as_os_str())), "sh");
+        let bash = empty.path().join("bash");
+        std::fs::write(&bash, "").unwrap();
+        assert_eq!(default_shell(Some(empty.path().as_os_str())), "sh", "it cannot be executed");
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&bash, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(default_shell(Some(empty.path().as_os_str())), "bash");
+    }
+
+    #[test]
+    fn a_folder_has_one_name() {
+        let there = tempfile::tempdir().unwrap();
+        let real = std::fs::canonicalize(there.path()).unwrap();
+        std::fs::create_dir(real.join("a")).unwrap();
+        std::os::unix::fs::symlink("a", real.join("b")).unwrap();
+        assert_eq!(folder("--cwd", Some(&real.join("b/../b"))).unwrap(), real.join("a"));
+        for missing in ["c", "a/nothing"] {
+            assert_eq!(folder("--cwd", Some(&real.join(missing))).unwrap_err().code, "CWD_NOT_FOUND");
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! What contains a command: chosen, made, signalled, observed and taken down.
+//!
+//! Groups are made below the first place that lets us: the root of the version 2 hierarchy that we can see, else our
+//! own group. There a folder `outlast-HASH` stands for the home, and in it one group for each keeper (so that what
+//! kills its caller's group does not kill it) beside one leaf for each command. They are siblings, because a group that
+//! holds processes may not hand controllers on.
+
+use outlast_core::evidence::{Isolation, LeafRemoval, LeafState};
+use outlast_core::ledger::Straggler;
+use outlast_core::spec::{Boundary, RunAs, Spec};
+use outlast_sys::cgroup::{self, Hierarchy, Leaf};
+use outlast_sys::proc_tree::{self, Scanner};
+use outlast_sys::{Errno, Pid, Signal, pidfd};
+use std::ffi::OsStr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+use crate::job::Activity;
+
+/// Why a command cannot be contained or limited as asked.
+#[derive(Debug, Error)]
+pub(crate) enum Missing {
+    /// The boundary that was asked for.
+    #[error("containment {} is not available here: {why}", .boundary.name())]
+    Boundary { boundary: Boundary, why: String },
+    /// A limit that was asked for.
+    #[error("a limit on {what} is not available here: {why}")]
+    Limit { what: &'static str, why: String },
+    /// Another user.
+    #[error("only root can run a command as another user")]
+    User,
+}
+
+impl Missing {
+    pub(crate) fn code(&self) -> &'static str {
+        match self {
+            Missing::Boundary { .. } => "CONTAINMENT_UNAVAILABLE",
+            Missing::Limit { .. } => "LIMIT_UNAVAILABLE",
+            Missing::User => "USER_UNAVAILABLE",
+        }
+    }
+
+    pub(crate) fn remedy(&self) -> &'static str {
+        match self {
+            Missing::Boundary { .. } => "`outlast doctor` shows what this machine offers; --containment auto takes the strongest of it",
+            Missing::Limit { .. } => "`outlast doctor` shows which limits this machine offers; leave the option out to run without",
+            Missing::User => "run outlast as root, or leave --user out",
+        }
+    }
+}
+
+/// The groups of one job, held by the keeper.
+#[derive(Debug)]
+pub(super) struct Groups {
+    /// Where the home's folder of groups lies.
+    pub(super) place: PathBuf,
+    /// The keeper's own group.
+    pub(super) keeper: Leaf,
+    /// The command's leaf.
+    pub(super) leaf: Leaf,
+}
+
+/// A cgroup of version 1 that holds one limit.
+#[derive(Debug)]
+pub(super) struct LimitGroup {
+    pub(super) what: &'static str,
+    pub(super) group: Leaf,
+}
+
+/// Everything that contains one command.
+#[derive(Debug)]
+pub(super) struct Containment {
+    pub(super) boundary: Boundary,
+    pub(super) isolation: Isolation,
+    pub(super) groups: Option<Groups>,
+    pub(super) limit_groups: Vec<LimitGroup>,
+    /// Our own group before we moved, in which the janitor is born.
+    pub(super) origin: Option<OwnedFd>,
+}
+
+impl Containment {
+    /// Chooses and makes what the spec asks for. Nothing is left behind where this fails.
+    pub(super) fn prepare(home: &Path, spec: &Spec) -> Result<Containment, Missing> {
+        let root = rustix::process::geteuid().is_root();
+        if spec.work.user.is_some() && !root {
+            return Err(Missing::User);
+        }
+        let asked = spec.work.containment;
+        let mut groups = None;
+        let mut origin = None;
+        let boundary = match asked {
+            Some(Boundary::PidNamespace) => Boundary::PidNamespace,
+            Some(Boundary::Subreaper) => Boundary::Subreaper,
+            Some(Boundary::Cgroup2Subreaper) | None => match make_groups(home, spec) {
+                Ok((made, own)) => {
+                    groups = Some(made);
+                    origin = own;
+                    Boundary::Cgroup2Subreaper
+                }
+                Err(why) if asked.is_some() => {
+                    return Err(Missing::Boundary { boundary: Boundary::Cgroup2Subreaper, why });
+                }
+                Err(_) => Boundary::Subreaper,
+            },
+        };
+        let isolation = match (boundary, spec.work.user) {
+            (Boundary::PidNamespace, _) => Isolation::PidNamespace,
+            (_, Some(RunAs { uid, .. })) if uid != 0 => Isolation::OtherUid,
+            _ => Isolation::SameUid,
+        };
+        let mut made = Containment { boundary, isolation, groups, limit_groups: Vec::new(), origin };
+        match made.make_limits(home, spec) {
+            Ok(()) => Ok(made),
+            Err(missing) => {
+                made.take_down();
+                Err(missing)
+            }
+        }
+    }
+
+    fn make_limits(&mut self, home: &Path, spec: &Spec) -> Result<(), Missing> {
+        let limits = &spec.work.limits;
+        let wanted = [
+            ("processes", "pids", "pids.max", "pids.max", limits.pids),
+            ("memory", "memory", "memory.max", "memory.limit_in_bytes", limits.memory_bytes),
+        ];
+        for (what, controller, v2_file, v1_file, value) in wanted {
+            let Some(value) = value else { continue };
+            let text = value.to_string();
+            if let Some(groups) = &self.groups
+                && enable(&groups.place, controller)
+                && groups.leaf.write(v2_file, text.as_bytes()).is_ok()
+            {
+                if controller == "memory" {
+                    // Otherwise a limit moves pages to swap for as long as there is any. Where it cannot be set,
+                    // there is no swap accounting either.
+                    let _ = groups.leaf.write("memory.swap.max", b"0");
+                }
+                continue;
+            }
+            let group = limit_group_v1(home, spec, controller)
+                .and_then(|group| match group.write(v1_file, text.as_bytes()) {
+                    Ok(()) => {
+                        if controller == "memory" {
+                            // The same for version 1, where the file is missing without swap accounting.
+                            let _ = group.write("memory.memsw.limit_in_bytes", text.as_bytes());
+                        }
+                        Ok(group)
+                    }
+                    Err(errno) => {
+                        let _ = group.remove();
+                        Err(errno.to_string())
+                    }
+                })
+                .map_err(|why| Missing::Limit { what, why })?;
+            self.limit_groups.push(LimitGroup { what: controller, group });
+        }
+        Ok(())
+    }
+
+    /// The leaf, where there is one.
+    pub(super) fn leaf(&self) -> Option<&Leaf> {
+        self.groups.as_ref().map(|groups| &groups.leaf)
+    }
+
+    /// Sends TERM, then CONT so that stopped processes can act on it, to all that descends from this process but the
+    /// scribe. Returns how many were sent the signal.
+    pub(super) fn term(&self, scribe: Pid) -> u64 {
+        let Ok(mut scanner) = Scanner::new() else { return 0 };
+        let own = rustix::process::getpid();
+        let sent = scanner.signal_descendants(own, &[scribe], Signal::TERM).map_or(0, |done| done.sent);
+        let _ = scanner.signal_descendants(own, &[scribe], Signal::CONT);
+        sent as u64
+    }
+
+    /// Kills all that is in the leaf, and, where there is none or `escapees` are to be looked for, all that descends
+    /// from this process but the scribe.
+    pub(super) fn kill(&self, scribe: Pid, escapees: bool) -> Option<u64> {
+        let killed_leaf = self.leaf().is_some_and(|leaf| leaf.kill().is_ok());
+        if killed_leaf && !escapees {
+            return None;
+        }
+        let mut scanner = Scanner::new().ok()?;
+        let own = rustix::process::getpid();
+        let mut sent = 0;
+        // One pass may miss what is being forked meanwhile. More follow by the clock; these are for speed.
+        for _ in 0..4 {
+            match scanner.signal_descendants(own, &[scribe], Signal::KILL) {
+                Ok(done) if done.sent > 0 => sent += done.sent as u64,
+                _ => break,
+            }
+        }
+        Some(sent)
+    }
+
+    /// Looks at the leaf once everything is reaped, and removes it if it is empty.
+    pub(super) fn observe_leaf(&self) -> Option<(String, LeafState, LeafRemoval)> {
+        let leaf = self.leaf()?;
+        let path = leaf.path().to_string_lossy().into_owned();
+        Some((path, leaf_state(leaf), remove_if_empty(leaf)))
+    }
+
+    /// Whether the kernel ran out of the memory that this job was limited to.
+    pub(super) fn ran_out_of_memory(&self) -> bool {
+        let v1 = self.limit_groups.iter().filter(|limit| limit.what == "memory");
+        let mut texts: Vec<String> = v1.filter_map(|limit| limit.group.read("memory.oom_control").ok()).collect();
+        texts.extend(self.leaf().and_then(|leaf| leaf.read("memory.events").ok()));
+        texts.iter().any(|text| counter(text, "oom_kill") > 0)
+    }
+
+    /// Removes what is left: limits, and the leaf where the command never ran. The keeper's own group goes when the
+    /// keeper has left it.
+    pub(super) fn take_down(&self) {
+        for limit in &self.limit_groups {
+            let _ = limit.group.remove();
+        }
+        if let Some(groups) = &self.groups {
+            let _ = groups.leaf.remove_tree();
+        }
+    }
+}
+
+impl Groups {
+    /// Removes the keeper's group and, if this was the last job, the home's folder of groups. To be called by a
+    /// process outside, once the keeper has ended.
+    pub(super) fn remove_outer(&self) {
+        // By path, because who calls this has closed most descriptors.
+        let _ = rustix::fs::rmdir(self.keeper.path());
+        let _ = rustix::fs::rmdir(&self.place);
+    }
+}
+
+/// The descendants of this process but the scribe, named, and how many more there are than `most`.
+pub(super) fn descendants(scribe: Pid, most: usize) -> (Vec<Straggler>, u64) {
+    let own = rustix::process::getpid();
+    let mut found = proc_tree::children_of(own, &[scribe]).unwrap_or_default();
+    found.retain(|process| !process.is_zombie() && process.comm() != super::INIT_NAME.to_bytes());
+    let more = found.len().saturating_sub(most) as u64;
+    (found.iter().take(most).map(named).collect(), more)
+}
+
+/// A process for people: its name is the command's own choice, so what cannot be printed is replaced.
+pub(crate) fn named(process: &proc_tree::Proc) -> Straggler {
+    let name = String::from_utf8_lossy(process.comm());
+    let name = name.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+    Straggler { pid: process.pid.as_raw_nonzero().get().unsigned_abs(), name }
+}
+
+pub(crate) fn leaf_state(leaf: &Leaf) -> LeafState {
+    match leaf.populated() {
+        Ok(false) => LeafState::Empty,
+        Ok(true) => LeafState::Populated,
+        Err(errno) => LeafState::Unreadable(errno.to_string()),
+    }
+}
+
+pub(crate) fn remove_if_empty(leaf: &Leaf) -> LeafRemoval {
+    match leaf.remove_tree() {
+        Ok(()) => LeafRemoval::Removed,
+        Err(Errno::NOENT) => LeafRemoval::AlreadyGone,
+        Err(errno) => LeafRemoval::Refused(errno.to_string()),
+    }
+}
+
+/// The folder of groups of one home.
+fn home_folder(home: &Path) -> String {
+    let hash = blake3::hash(home.as_os_str().as_bytes());
+    format!("outlast-{}", &hash.to_hex()[..12])
+}
+
+/// The name of a job's leaf beside its keeper's group.
+fn leaf_name(spec: &Spec) -> String {
+    format!("{}-command", spec.job_id)
+}
+
+fn make_groups(home: &Path, spec: &Spec) -> Result<(Groups, Option<OwnedFd>), String> {
+    let location = cgroup::locate(Hierarchy::Unified).map_err(|error| error.to_string())?;
+    let location = location.ok_or_else(|| "no cgroup2 hierarchy is mounted where this process can see its group".to_owned())?;
+    let mut why = String::new();
+    for base in bases(&location) {
+        match make_groups_below(&base, home, spec) {
+            Ok(groups) => {
+                let origin = crate::files::open_dir(&location.own).ok();
+                return Ok((groups, origin));
+            }
+            Err(errno) => why = format!("no group can be made in {}: {errno}", base.display()),
+        }
+    }
+    Err(why)
+}
+
+/// Where groups may be made: `OUTLAST_CGROUP` alone if it is set, else the top of what we see, else our own group.
+fn bases(location: &cgroup::Location) -> Vec<PathBuf> {
+    match std::env::var_os("OUTLAST_CGROUP") {
+        Some(place) => vec![PathBuf::from(place)],
+        None if location.mount == location.own => vec![location.own.clone()],
+        None => vec![location.mount.clone(), location.own.clone()],
+    }
+}
+
+fn make_groups_below(base: &Path, home: &Path, spec: &Spec) -> Result<Groups, Errno> {
+    let place = base.join(home_folder(home));
+    let id = spec.job_id.to_string();
+    // The folder goes with its last job, so another keeper may remove it between two of these steps.
+    for _ in 0..100 {
+        match rustix::fs::mkdir(&place, rustix::fs::Mode::from_raw_mode(0o755)) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno),
+        }
+        let keeper = match create_or_reuse(&place, &id) {
+            Ok(group) => group,
+            Err(Errno::NOENT) => continue,
+            Err(errno) => return Err(errno),
+        };
+        return match create_or_reuse(&place, &leaf_name(spec)) {
+            Ok(leaf) => Ok(Groups { place, keeper, leaf }),
+            Err(errno) => {
+                let _ = keeper.remove();
+                let _ = rustix::fs::rmdir(&place);
+                Err(errno)
+            }
+        };
+    }
+    Err(Errno::NOENT)
+}
+
+/// Makes a group. One of the same name can only be left by a keeper of the same job that lost the race for its start,
+/// or died in it: an empty one is removed, another stays in the way.
+fn create_or_reuse(place: &Path, name: &str) -> Result<Leaf, Errno> {
+    match Leaf::create(place, OsStr::new(name)) {
+        Err(Errno::EXIST) => {
+            rustix::fs::rmdir(place.join(name))?;
+            Leaf::create(place, OsStr::new(name))
+        }
+        other => other,
+    }
+}
+
+/// Hands a controller down to the leaf; `false` where that cannot be.
+fn enable(place: &Path, controller: &str) -> bool {
+    let Some(base) = place.parent() else { return false };
+    let has = |dir: &Path, file: &str| {
+        std::fs::read_to_string(dir.join(file)).is_ok_and(|text| text.split_whitespace().any(|word| word == controller))
+    };
+    if !has(base, "cgroup.controllers") {
+        return false;
+    }
+    let hand_down = |dir: &Path| has(dir, "cgroup.subtree_control") || std::fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}")).is_ok();
+    // Only our own folder is ours to change: where its parent does not hand the controller down, there is none.
+    has(base, "cgroup.subtree_control") && hand_down(place)
+}
+
+fn limit_group_v1(home: &Path, spec: &Spec, controller: &str) -> Result<Leaf, String> {
+    let location = cgroup::locate(Hierarchy::V1(controller)).map_err(|error| error.to_string())?;
+    let location = location.ok_or_else(|| format!("the {controller} controller is mounted nowhere"))?;
+    let name = format!("{}-{}", home_folder(home), spec.job_id);
+    Leaf::create(&location.own, OsStr::new(&name))
+        .map_err(|errno| format!("no group can be made in {}: {errno}", location.own.display()))
+}
+
+/// The value after `name` in a file of `name value` lines; 0 where it is missing.
+fn counter(text: &str, name: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.and_then(|value| value.trim().parse().ok()).unwrap_or(0)
+}
+
+/// CPU time and number of all descendants of a keeper's warden, its scribe included.
+pub(crate) fn activity_below(warden: Pid) -> Activity {
+    let processes = proc_tree::children_of(warden, &[]).unwrap_or_default();
+    let mut activity = Activity::default();
+    for process in processes.iter().filter(|process| !process.is_zombie() && process.comm() != super::SCRIBE_NAME.to_bytes()) {
+        activity.processes += 1;
+        activity.cpu_ms += cpu_ms(process.pid);
+    }
+    activity
+}
+
+/// CPU time of a process and of the children it has waited for.
+fn cpu_ms(pid: Pid) -> u64 {
+    let stat = std::fs::read(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
+    let Some(end) = stat.iter().rposition(|byte| *byte == b')') else { return 0 };
+    // After the name: state is field 3, so utime, stime, cutime and cstime (14 to 17) are the 12th to 15th here.
+    let fields = String::from_utf8_lossy(&stat[end + 1..]);
+    let ticks: u64 = fields.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    ticks * 1000 / rustix::param::clock_ticks_per_second().max(1)
+}
+
+/// Who holds a pipe open for writing, as far as `/proc` lets us see.
+pub(super) fn holders(pipes: &[u64], exclude: &[Pid]) -> Vec<Straggler> {
+    let mut found = Vec::new();
+    let wanted: Vec<String> = pipes.iter().map(|inode| format!("pipe:[{inode}]")).collect();
+    let Ok(entries) = std::fs::read_dir("/proc") else { return found };
+    for entry in entries.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()).and_then(Pid::from_raw) else {
+            continue;
+        };
+        if exclude.contains(&pid) || found.len() >= 16 {
+            continue;
+        }
+        let Ok(descriptors) = std::fs::read_dir(entry.path().join("fd")) else { continue };
+        let holds = descriptors.flatten().any(|descriptor| {
+            std::fs::read_link(descriptor.path())
+                .is_ok_and(|target| wanted.iter().any(|pipe| target.as_os_str() == OsStr::new(pipe)))
+        });
+        if holds {
+            let name = std::fs::read_to_string(entry.path().join("comm")).unwrap_or_default();
+            let name = name.trim_end().chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect();
+            found.push(Straggler { pid: pid.as_raw_nonzero().get().unsigned_abs(), name });
+        }
+    }
+    found
+}
+
+/// Whether the process that had this pid and start time is still there, and no zombie.
+pub(crate) fn same_process_now(pid: Pid, start_time: u64) -> Option<u64> {
+    let fd = pidfd::open(pid).ok()?;
+    let now = pidfd::start_time(pid)?;
+    // A readable pidfd is a process that has ended, reaped or not.
+    if now == start_time && pidfd::is_readable(fd.as_fd()).unwrap_or(false) {
+        return None;
+    }
+    Some(now)
+}

@@ -1,0 +1,30 @@
+//! The hand: job directories, admission, the keeper, containment and settling.
+//!
+//! The job directory is the truth. One keeper writes it, everyone else reads it; there is no daemon, and nothing
+//! here needs one. `ARCHITECTURE.md` has the map and the files of a job directory.
+//!
+//! In reading order:
+//!
+//! - [`home`] and [`job`]: where jobs live, and what a look at one finds.
+//! - [`admit`]: a command becomes a job, once.
+//! - [`launch`]: a keeper is started for it.
+//! - [`keeper`]: what the keeper does: warden, scribe, containment.
+//! - [`control`]: talking to a living keeper.
+//! - [`settle`]: what is done about a job that lost its keeper.
+//! - [`gc`], [`verify`], [`probe`]: tidying, checking, and saying what this machine offers.
+#![forbid(unsafe_code)]
+
+pub mod admit;
+pub mod clock;
+pub mod control;
+pub mod files;
+pub mod gc;
+pub mod home;
+pub mod job;
+pub mod keeper;
+pub mod launch;
+pub mod log;
+pub mod marks;
+pub mod probe;
+pub mod settle;
+pub mod verify;

@@ -1,0 +1,70 @@
+//! Mutation marks: the order in which jobs stopped changing the workspace.
+//!
+//! A job takes its terminal mark after its death proof, so a scan that read a boundary at or past the mark, and began
+//! after that, has seen all it wrote. A mark is 16 bytes appended to one file of the home, and its number is the
+//! file's end offset after it: appends are atomic, so no counter has to be locked.
+
+
+use outlast_core::id::{JobId, MutationMark};
+use rustix::fs::{Mode, OFlags, SeekFrom};
+use std::io;
+use std::os::fd::BorrowedFd;
+
+/// Bytes of one mark.
+pub const MARK_BYTES: u64 = 16;
+
+/// Takes a job's terminal mark. It is durable when this returns.
+///
+/// # Errors
+/// What the system says; a mark of unknown durability is then no mark.
+pub fn take(home: BorrowedFd<'_>, job: JobId) -> io::Result<MutationMark> {
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let file = rustix::fs::openat(home, "marks", flags, Mode::RUSR | Mode::WUSR)?;
+    let mut record = [0u8; MARK_BYTES as usize];
+    record[..10].copy_from_slice(&job.call.0);
+    record[10..12].copy_from_slice(&job.number.get().to_le_bytes()[..2]);
+    record[12..14].copy_from_slice(&job.attempt.0.get().to_le_bytes()[..2]);
+    record[14..].copy_from_slice(b"m\n");
+    if rustix::io::write(&file, &record)? != record.len() {
+        return Err(io::Error::new(io::ErrorKind::StorageFull, "a mutation mark could not be written whole"));
+    }
+    // The offset of this open file after an append is the end of what it appended, whatever others append.
+    let end = rustix::fs::seek(&file, SeekFrom::Current(0))?;
+    rustix::fs::fdatasync(&file)?;
+    if end == MARK_BYTES {
+        rustix::fs::fsync(home)?;
+    }
+    Ok(MutationMark(end))
+}
+
+/// The latest mark: the boundary a scan that begins now covers.
+///
+/// # Errors
+/// What the system says.
+pub fn latest(home: BorrowedFd<'_>) -> io::Result<MutationMark> {
+    match rustix::fs::statat(home, "marks", rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(stat) => Ok(MutationMark(u64::try_from(stat.st_size).unwrap_or(0))),
+        Err(rustix::io::Errno::NOENT) => Ok(MutationMark(0)),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn marks_grow_whoever_takes_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let dir = files::open_dir(folder.path()).unwrap();
+        let job: JobId = "0000000000000000.1.1".parse().unwrap();
+        let mut taken: Vec<u64> = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| take(dir.as_fd(), job).unwrap().0)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        taken.sort_unstable();
+        assert_eq!(taken, (1..=8).map(|n| n * MARK_BYTES).collect::<Vec<_>>());
+        assert_eq!(latest(dir.as_fd()).unwrap(), MutationMark(8 * MARK_BYTES));
+    }
+}

@@ -1,0 +1,263 @@
+//! Values given to names that speak of secrets: `API_KEY=…`, `"client_secret": "…"`, `dbPassword: …`.
+
+use super::{Open, is_word};
+
+/// How much of a name is looked at: its end.
+const NAME_LEN: usize = 64;
+
+/// The most blanks, quotes and backslashes between name, sign and value.
+const MAX_BETWEEN: u8 = 6;
+
+/// How many characters of a value may be read without knowing.
+const MAX_UNDECIDED: u64 = 64;
+
+/// What a name says of its value.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Kind {
+    /// How long a value must be.
+    min: u64,
+    /// Whether a colon gives it too. Colons follow many a word that is no name.
+    colon: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) enum Machine {
+    #[default]
+    Idle,
+    Name(Name),
+    /// After a name that matters, before `=` or `:`.
+    AfterName {
+        kind: Kind,
+        between: u8,
+    },
+    /// After the sign, before the value.
+    AfterSign {
+        sign: u8,
+        kind: Kind,
+        between: u8,
+    },
+    Value(Value),
+    /// In a value that is masked to its end.
+    Masking,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Name {
+    bytes: [u8; NAME_LEN],
+    len: usize,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    from: u64,
+    min: u64,
+    digit: bool,
+    lower: bool,
+    upper: bool,
+    /// Holds a slash or a dot, as paths, calls and versions do.
+    parted: bool,
+}
+
+impl Machine {
+    pub(super) fn hold(&self) -> Option<u64> {
+        if let Self::Value(value) = self { Some(value.from) } else { None }
+    }
+
+    pub(super) fn step(&mut self, at: u64, byte: u8, begins: bool, open: &mut Open) {
+        match self {
+            Self::Idle => {}
+            Self::Name(name) if is_word(byte) && !begins => {
+                name.push(byte);
+                return;
+            }
+            Self::Name(name) => {
+                if let Some(kind) = kind_of(name.as_bytes()) {
+                    *self = Self::AfterName { kind, between: 0 };
+                    self.after_name(byte);
+                } else {
+                    *self = Self::Idle;
+                }
+            }
+            Self::AfterName { .. } => self.after_name(byte),
+            Self::AfterSign { .. } => self.after_sign(at, byte, open),
+            Self::Value(_) => self.value(at, byte, open),
+            Self::Masking if is_value(byte) => open.mask(at, at + 1),
+            Self::Masking => *self = Self::Idle,
+        }
+        if matches!(self, Self::Idle) && begins {
+            let mut name = Name { bytes: [0; NAME_LEN], len: 0 };
+            name.push(byte);
+            *self = Self::Name(name);
+        }
+    }
+
+    fn after_name(&mut self, byte: u8) {
+        let Self::AfterName { kind, between } = self else { return };
+        let kind = *kind;
+        match byte {
+            b'=' => *self = Self::AfterSign { sign: b'=', kind, between: 0 },
+            b':' => *self = Self::AfterSign { sign: b':', kind, between: 0 },
+            b' ' | b'"' | b'\'' | b'\\' if *between < MAX_BETWEEN => *between += 1,
+            _ => *self = Self::Idle,
+        }
+    }
+
+    fn after_sign(&mut self, at: u64, byte: u8, open: &mut Open) {
+        let Self::AfterSign { sign, kind, between } = self else { return };
+        let kind = *kind;
+        match (byte, *sign) {
+            // `:=` and `=>` assign; `==` and `::` do not.
+            (b'=', b':') | (b'>', b'=') if *between == 0 => {
+                *self = Self::AfterSign { sign: b'=', kind, between: 1 };
+            }
+            (b' ' | b'"' | b'\'' | b'\\', _) if *between < MAX_BETWEEN => *between += 1,
+            (_, sign) if begins_value(byte) && (sign == b'=' || kind.colon) => {
+                *self = Self::Value(Value {
+                    from: at,
+                    min: kind.min,
+                    digit: false,
+                    lower: false,
+                    upper: false,
+                    parted: false,
+                });
+                self.value(at, byte, open);
+            }
+            _ => *self = Self::Idle,
+        }
+    }
+
+    fn value(&mut self, at: u64, byte: u8, open: &mut Open) {
+        let Self::Value(value) = self else { return };
+        if !is_value(byte) || at - value.from >= MAX_UNDECIDED {
+            *self = Self::Idle;
+            return;
+        }
+        value.digit |= byte.is_ascii_digit();
+        value.lower |= byte.is_ascii_lowercase();
+        value.upper |= byte.is_ascii_uppercase();
+        value.parted |= matches!(byte, b'/' | b'.');
+        if at + 1 - value.from >= value.min && value.looks_random() {
+            open.mask(value.from, at + 1);
+            *self = Self::Masking;
+        }
+    }
+}
+
+impl Name {
+    fn push(&mut self, byte: u8) {
+        if self.len == NAME_LEN {
+            self.bytes.rotate_left(1);
+            self.len -= 1;
+        }
+        self.bytes[self.len] = byte;
+        self.len += 1;
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+impl Value {
+    /// Not a word, not a number; and not a path or a call either.
+    fn looks_random(&self) -> bool {
+        self.digit && (self.lower || self.upper) && (!self.parted || (self.lower && self.upper))
+    }
+}
+
+/// Not a path, a variable, a placeholder or a call.
+fn begins_value(byte: u8) -> bool {
+    is_value(byte) && !matches!(byte, b'/' | b'.' | b'~' | b'$' | b'{' | b'[' | b'(' | b'%' | b'*' | b'=')
+}
+
+fn is_value(byte: u8) -> bool {
+    byte.is_ascii_graphic()
+        && !matches!(
+            byte,
+            b'"' | b'\''
+                | b'`'
+                | b','
+                | b';'
+                | b':'
+                | b'&'
+                | b'|'
+                | b'('
+                | b')'
+                | b'{'
+                | b'}'
+                | b'['
+                | b']'
+                | b'<'
+                | b'>'
+                | b'\\'
+        )
+}
+
+/// Judges a name by its last word, and that by the word before. Words are parted by `_`, `-` or a capital; digits at
+/// the end (`KEY_2`) do not count.
+fn kind_of(name: &[u8]) -> Option<Kind> {
+    let end = name.iter().rposition(|byte| byte.is_ascii_alphabetic())? + 1;
+    let (before, last) = split_last_word(&name[..end]);
+    let (_, before) = split_last_word(before);
+    let ends = |endings: &[&[u8]]| {
+        endings.iter().any(|ending| {
+            last.len() >= ending.len() && last[last.len() - ending.len()..].eq_ignore_ascii_case(ending)
+        })
+    };
+    let is = |word: &[u8], list: &[&[u8]]| list.iter().any(|entry| word.eq_ignore_ascii_case(entry));
+
+    if ends(&[b"password", b"passwd", b"passphrase", b"secret"]) || is(last, &[b"pwd"]) {
+        return Some(Kind { min: 6, colon: true });
+    }
+    if ends(&[b"token"]) {
+        let harmless = is(before, &[b"next", b"page", b"continuation", b"sync"]);
+        return (!harmless).then_some(Kind { min: 16, colon: true });
+    }
+    let secret: &[&[u8]] = &[
+        b"api",
+        b"access",
+        b"secret",
+        b"private",
+        b"auth",
+        b"account",
+        b"signing",
+        b"encryption",
+        b"master",
+        b"token",
+    ];
+    let joined: &[&[u8]] =
+        &[b"apikey", b"accesskey", b"secretkey", b"privatekey", b"authkey", b"signingkey", b"encryptionkey"];
+    if ends(joined) {
+        return Some(Kind { min: 16, colon: true });
+    }
+    if is(last, &[b"key"]) {
+        let harmless: &[&[u8]] = &[
+            b"public",
+            b"primary",
+            b"foreign",
+            b"cache",
+            b"sort",
+            b"partition",
+            b"idempotency",
+            b"object",
+            b"group",
+            b"lock",
+            b"row",
+            b"unique",
+            b"dedup",
+        ];
+        return (!is(before, harmless)).then_some(Kind { min: 16, colon: is(before, secret) });
+    }
+    None
+}
+
+/// Splits off the last word: what follows the last `_` or `-`, or begins with the capital after the last small letter.
+fn split_last_word(name: &[u8]) -> (&[u8], &[u8]) {
+    let end = name.iter().rposition(|byte| byte.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
+    let name = &name[..end];
+    let border = (1..name.len()).rev().find(|at| {
+        let (left, right) = (name[at - 1], name[*at]);
+        matches!(left, b'_' | b'-') || (left.is_ascii_lowercase() && right.is_ascii_uppercase())
+    });
+    name.split_at(border.unwrap_or(0))
+}

@@ -1,0 +1,91 @@
+//! Forks this process, for the keeper's second half and for the first process of a namespace.
+//!
+//! [`crate::spawn`] is the way to start a program. A fork is for going on with our own code in another
+//! process: the scribe, which must not be seen by the warden's plain waits, and a namespace's reaping init.
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal};
+
+use crate::raw::{self, CloneSpec};
+
+/// How the child is to be made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ForkOptions<'fd> {
+    /// The signal the parent gets when the child ends. With `None` the child is invisible to plain waits:
+    /// they report `ECHILD` while it lives, which is how the warden can prove its command's tree gone while
+    /// its scribe still runs.
+    pub exit_signal: Option<Signal>,
+    /// Make the child process 1 of a new PID namespace.
+    pub new_pid_ns: bool,
+    /// Give the child its own mounts.
+    pub new_mount_ns: bool,
+    /// Give the child its own user namespace; without privilege the other two need it. See [`crate::ns`].
+    pub new_user_ns: bool,
+    /// Have the child born in the cgroup (v2) whose directory this is.
+    pub into_cgroup: Option<BorrowedFd<'fd>>,
+}
+
+/// On which side of the fork we are.
+#[derive(Debug)]
+#[must_use = "both sides return from a fork; not looking runs the parent's code twice"]
+pub enum Forked {
+    /// We are the child.
+    Child,
+    /// We are the parent.
+    Parent {
+        /// The child's process id, in our namespace.
+        pid: Pid,
+        /// Names the child and no other process, for ever.
+        pidfd: OwnedFd,
+    },
+}
+
+/// Forks this process, which must have one thread.
+///
+/// The child has copies of all memory and descriptors. Text that is buffered and not yet written is in both,
+/// so flush first. Exit handlers are in both as well.
+///
+/// # Errors
+/// `EDEADLK` if there are other threads: the child would own copies of their locks, and nobody to release
+/// them. Otherwise what `clone3` says: `ENOSYS` or `EPERM` where it is missing or filtered, `EAGAIN` at a
+/// limit, `EPERM` for a namespace that needs privilege, `ENOSPC` at the limit of namespaces.
+pub fn fork_process(options: ForkOptions<'_>) -> Result<Forked, Errno> {
+    if thread_count()? != 1 {
+        return Err(Errno::DEADLK);
+    }
+    let mut flags = 0;
+    for (wanted, flag) in [
+        (options.new_pid_ns, libc::CLONE_NEWPID),
+        (options.new_mount_ns, libc::CLONE_NEWNS),
+        (options.new_user_ns, libc::CLONE_NEWUSER),
+    ] {
+        if wanted {
+            flags |= flag as u64;
+        }
+    }
+    let spec = CloneSpec {
+        flags,
+        exit_signal: options.exit_signal.map_or(0, Signal::as_raw),
+        cgroup: options.into_cgroup.map(|fd| fd.as_raw_fd()),
+    };
+    // SAFETY: this is the only thread, and no other can appear, for only we could start it.
+    Ok(match unsafe { raw::clone_fork(spec)? } {
+        None => Forked::Child,
+        Some(cloned) => Forked::Parent { pid: cloned.pid, pidfd: cloned.pidfd },
+    })
+}
+
+/// Counts the threads of this process.
+///
+/// # Errors
+/// If `/proc` cannot be read.
+pub fn thread_count() -> Result<usize, Errno> {
+    let tasks = std::fs::read_dir("/proc/self/task").map_err(|error| errno_of(&error))?;
+    Ok(tasks.count())
+}
+
+fn errno_of(error: &std::io::Error) -> Errno {
+    Errno::from_io_error(error).unwrap_or(Errno::IO)
+}
