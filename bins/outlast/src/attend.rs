@@ -4,9 +4,10 @@ use crate::budget::Budget;
 use crate::conduct::{Early, Happening, Policy, Stop};
 use crate::context::Context;
 use crate::done::Done;
-use crate::envelope::{Answer, CallFacts};
+use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::result::{JobData, Look, Show, failure_of, job_data, progress_in_words, took};
+use crate::live::Selection;
 use crate::vigil::{End, Ended, SetUpFailed, Streaming, Until, Vigil};
 use outlast_core::exit::{Exit, NotStarted};
 use outlast_core::spec::Warning;
@@ -82,14 +83,27 @@ pub(crate) fn attend(
 ) -> Result<Done, Failure> {
     let Attendance { until, policy, budget, streaming, keys, progress, .. } = attendance;
     let streaming = if context.json() { Streaming::Never } else { streaming };
-    let vigil = Vigil { context, home, job: &job, watch, until, policy, budget, streaming, keys, progress, stopping: None };
+    let vigil = Vigil {
+        context,
+        home,
+        job: &job,
+        watch,
+        until,
+        policy,
+        budget,
+        streaming,
+        selection: Selection::ALL,
+        keys,
+        progress,
+        stopping: None,
+    };
     let ended = vigil.wait(&signals)?;
     if ended.end == End::Leave {
         return Ok(Done { leave: Some(failure::TERMINATED.exit), ..Done::default() });
     }
     let look = Look::at(&job)?;
     let show = if context.json() { Show::Text(usize::try_from(attendance.max_output).unwrap_or(usize::MAX)) } else { Show::Counts };
-    let mut data = job_data(context, &job, &look, show);
+    let mut data = job_data(context, home, &job, &look, show);
     let error = error_of(context, &job, &look, &data, &ended, budget);
     data.attached = (attendance.arrival != Arrival::Admitted && attendance.arrival != Arrival::Named).then(|| look.attached());
     if attendance.arrival == Arrival::ByKey && look.facts.receipt.is_some() {
@@ -97,10 +111,10 @@ pub(crate) fn attend(
     }
     let mut warnings = look.facts.spec.manner.warnings.clone();
     warnings.extend(earlier_run(attendance.arrival, &data));
-    let complete = ended.written && look.facts.receipt.is_some() && !is_paused(&look.facts) && ended.end != End::Started;
+    let complete = ended.written && look.facts.receipt.is_some() && !is_paused(&look.facts) && ended.end != End::Reached;
     let note = note_of(context, &ended, &look, &data, error.as_ref());
     let text = match (ended.end, context.json()) {
-        (End::Started, false) => format!("{}\n", job.id()).into_bytes(),
+        (End::Reached, false) => format!("{}\n", job.id()).into_bytes(),
         _ => Vec::new(),
     };
     let named = attendance.arrival == Arrival::Named && look.facts.receipt.is_some();
@@ -110,7 +124,7 @@ pub(crate) fn attend(
         timeout_ms: look.timeout_ms(),
         idempotency_hit: attendance.arrival == Arrival::ByKey,
     };
-    let data = serde_json::to_value(&data).ok();
+    let data = Some(Data::Job(Box::new(data)));
     Ok(Done {
         answer: Answer { data, error, warnings, text, note, facts },
         hand_over: complete.then_some(job),
@@ -130,7 +144,7 @@ fn error_of(context: &Context, job: &Job, look: &Look, data: &JobData, ended: &E
         return Some(set_up_failed(failed));
     }
     match ended.end {
-        End::Started if !settled => None,
+        End::Reached if !settled => None,
         End::Early(early) if !look.is_final() || (settled && !ended.written) => {
             Some(early_answer(context, job, look, data, ended, early, budget))
         }
@@ -191,7 +205,7 @@ fn note_of(context: &Context, ended: &Ended, look: &Look, data: &JobData, error:
         return None;
     }
     match (error, &data.continue_command, &data.cancel_command) {
-        (None, Some(wait), Some(cancel)) if ended.end == End::Started => {
+        (None, Some(wait), Some(cancel)) if ended.end == End::Reached => {
             Some(format!("job {} has started; wait for it with: {wait}; cancel it with: {cancel}", data.job_id))
         }
         (None, ..) => None,

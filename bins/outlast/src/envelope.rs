@@ -3,6 +3,7 @@
 //! `schemas/envelope.schema.json` describes it, and the tests check real answers against that.
 
 use crate::failure::Failure;
+use crate::result::JobData;
 use outlast_core::spec::Warning;
 use serde::Serialize;
 use serde_json::Value;
@@ -17,7 +18,7 @@ pub(crate) const TOOL_VERSION: &str = env!("CARGO_PKG_VERSION");
 #[derive(Debug, Default)]
 pub(crate) struct Answer {
     /// Facts, for programs.
-    pub(crate) data: Option<Value>,
+    pub(crate) data: Option<Data>,
     /// Why it is no success.
     pub(crate) error: Option<Failure>,
     /// What the caller should know that stopped nothing.
@@ -28,6 +29,16 @@ pub(crate) struct Answer {
     pub(crate) note: Option<String>,
     /// Numbers about the call.
     pub(crate) facts: CallFacts,
+}
+
+/// The `data` of an answer.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Data {
+    /// A job.
+    Job(Box<JobData>),
+    /// Anything else.
+    Other(Value),
 }
 
 /// Numbers about a call that its command knows.
@@ -46,7 +57,7 @@ pub(crate) struct CallFacts {
 impl Answer {
     /// A success with facts.
     pub(crate) fn of(data: Value) -> Answer {
-        Answer { data: Some(data), ..Answer::default() }
+        Answer { data: Some(Data::Other(data)), ..Answer::default() }
     }
 
     /// The exit code of the call.
@@ -64,7 +75,7 @@ impl From<Failure> for Answer {
 #[derive(Serialize)]
 struct Envelope<'a> {
     ok: bool,
-    data: &'a Option<Value>,
+    data: &'a Option<Data>,
     error: &'a Option<Failure>,
     warnings: &'a [Warning],
     meta: Meta<'a>,
@@ -124,7 +135,7 @@ mod tests {
 
     #[test]
     fn five_keys_whatever_the_answer() {
-        for answer in [Answer::default(), Answer::of(json!({"a": 1})), Failure::new(failure::INTERNAL, "x").into()] {
+        for answer in [Answer::default(), Answer::of(json!({"a": 1})), Failure::new(failure::DAMAGED, "x").into()] {
             let value = read(&answer);
             let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
             assert_eq!(keys, ["data", "error", "meta", "ok", "warnings"]);

@@ -19,7 +19,6 @@ const fn kind(code: &'static str, exit: u8) -> Kind {
     Kind { code, exit }
 }
 
-pub(crate) const INTERNAL: Kind = kind("INTERNAL", 1);
 pub(crate) const JOB_LOST: Kind = kind("JOB_LOST", 1);
 pub(crate) const DAMAGED: Kind = kind("DAMAGED", 1);
 pub(crate) const VIOLATIONS_FOUND: Kind = kind("VIOLATIONS_FOUND", 1);
@@ -29,7 +28,7 @@ pub(crate) const DETACH_REFUSED: Kind = kind("DETACH_REFUSED", 2);
 pub(crate) const TOO_LARGE: Kind = kind("TOO_LARGE", 2);
 pub(crate) const HOME_NOT_SET: Kind = kind("HOME_NOT_SET", 4);
 pub(crate) const CWD_NOT_FOUND: Kind = kind("CWD_NOT_FOUND", 4);
-pub(crate) const SHELL_NOT_FOUND: Kind = kind("SHELL_NOT_FOUND", 4);
+pub(crate) const SECRET_NOT_MASKABLE: Kind = kind("SECRET_NOT_MASKABLE", 4);
 pub(crate) const SECRET_NOT_SET: Kind = kind("SECRET_NOT_SET", 4);
 pub(crate) const INPUT_NOT_FOUND: Kind = kind("INPUT_NOT_FOUND", 4);
 pub(crate) const INPUT_INCOMPLETE: Kind = kind("INPUT_INCOMPLETE", 4);

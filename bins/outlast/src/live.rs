@@ -1,6 +1,7 @@
-//! Output written while it comes: standard output to standard output, standard error to standard error, exact bytes.
+//! Output on its way to this call's own standard streams.
 
 use crate::failure::{self, Failure};
+use crate::masks::View;
 use crate::outlet::{Outlet, Which};
 use outlast_bytelog::{GapLength, Item, Stream, Tail};
 use outlast_core::id::Cursor;
@@ -14,9 +15,43 @@ const CHUNK: usize = 128 << 10;
 /// Pieces written before the caller looks at its signals and its clock again.
 const PIECES_IN_A_ROW: usize = 64;
 
+/// What of the output is written, and where.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selection {
+    /// Where it begins.
+    pub(crate) from: u64,
+    /// One stream alone, or both.
+    pub(crate) stream: Option<Stream>,
+    /// How.
+    pub(crate) form: Form,
+}
+
+/// In which form output is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Exact bytes, each stream to its own.
+    Exact,
+    /// Exact bytes, both streams to standard output, and no word of ours.
+    Raw,
+    /// Tokens hidden; for a stream that is a terminal, what would control it dropped.
+    View {
+        /// Standard output is a terminal.
+        stdout_terminal: bool,
+        /// Standard error is.
+        stderr_terminal: bool,
+    },
+}
+
+impl Selection {
+    /// Everything, as it was written.
+    pub(crate) const ALL: Selection = Selection { from: 0, stream: None, form: Form::Exact };
+}
+
 /// The output of one job on its way out.
 #[derive(Debug)]
 pub(crate) struct Live {
+    selection: Selection,
+    views: Option<[View; 2]>,
     log: Option<LogReader>,
     cursor: u64,
     waiting: VecDeque<Piece>,
@@ -25,7 +60,7 @@ pub(crate) struct Live {
     blocked: Option<Which>,
     /// The end of all output, once it is known.
     end: Option<u64>,
-    drained: bool,
+    finished: bool,
 }
 
 #[derive(Debug)]
@@ -36,14 +71,25 @@ struct Piece {
 }
 
 impl Live {
-    /// From the beginning.
-    pub(crate) fn new() -> Live {
-        Live::from(0)
-    }
-
-    /// From a cursor.
-    pub(crate) fn from(cursor: u64) -> Live {
-        Live { log: None, cursor, waiting: VecDeque::new(), more: true, blocked: None, end: None, drained: false }
+    /// What is selected.
+    pub(crate) fn new(selection: Selection) -> Live {
+        let views = match selection.form {
+            Form::Exact | Form::Raw => None,
+            Form::View { stdout_terminal, stderr_terminal } => {
+                Some([View::new(stdout_terminal), View::new(stderr_terminal)])
+            }
+        };
+        Live {
+            selection,
+            views,
+            log: None,
+            cursor: selection.from,
+            waiting: VecDeque::new(),
+            more: true,
+            blocked: None,
+            end: None,
+            finished: false,
+        }
     }
 
     /// Something was logged.
@@ -53,7 +99,7 @@ impl Live {
 
     /// Whether all there will ever be has been written.
     pub(crate) fn is_drained(&self) -> bool {
-        self.drained
+        self.finished && self.waiting.is_empty()
     }
 
     /// The stream whose reader is waited for.
@@ -61,22 +107,29 @@ impl Live {
         self.blocked
     }
 
-    /// Writes what can be written now. True where nobody reads standard output any more.
-    pub(crate) fn advance(&mut self, job: &Job, stdout: &Outlet, stderr: &Outlet, settled: bool) -> Result<bool, Failure> {
-        if settled && self.end.is_none() {
+    /// How far it was read.
+    pub(crate) fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Writes what can be written now; `last` says that nothing more will come. True where nobody reads standard
+    /// output any more.
+    pub(crate) fn advance(&mut self, job: &Job, stdout: &Outlet, stderr: &Outlet, last: bool) -> Result<bool, Failure> {
+        if last && self.end.is_none() {
             let receipt = job.receipt().map_err(|error| failure::of_system("reading the receipt", &error))?;
             self.end = receipt.map(|receipt| receipt.output.final_cursor.0);
-            self.more = self.end != Some(self.cursor);
+            // What was announced before the end may still have to be read.
+            self.more |= self.end != Some(self.cursor);
         }
         self.blocked = None;
         for _ in 0..PIECES_IN_A_ROW {
             if self.waiting.is_empty() && self.more {
                 self.fill(job)?;
             }
-            let Some(piece) = self.waiting.front_mut() else {
-                self.drained = settled && !self.more;
-                return Ok(false);
-            };
+            if self.waiting.is_empty() && !self.more && last && !self.finished {
+                self.finish();
+            }
+            let Some(piece) = self.waiting.front_mut() else { return Ok(false) };
             let outlet = if piece.to == Which::Stdout { stdout } else { stderr };
             match outlet.write_some(&piece.bytes[piece.written..]) {
                 Ok(0) => {
@@ -92,7 +145,7 @@ impl Live {
                 self.waiting.pop_front();
             }
         }
-        // Not blocked by anyone: say so by polling for the next piece's stream, which answers at once.
+        // Not held up by anyone: polling for the next piece's stream answers at once.
         self.blocked = Some(self.waiting.front().map_or(Which::Stdout, |piece| piece.to));
         Ok(false)
     }
@@ -106,24 +159,54 @@ impl Live {
             .read_from(Cursor(self.cursor), CHUNK)
             .map_err(|error| Failure::new(failure::UNAVAILABLE, "reading the output failed").because_of(&error))?;
         self.more = outcome.tail == Tail::More && outcome.next > self.cursor;
+        // A cursor past the end is not moved back: what is there now lies before what was asked for.
         self.cursor = self.cursor.max(outcome.next);
         for item in outcome.items {
-            let (to, bytes) = match item {
-                Item::Data { stream: Stream::Stdout, bytes, .. } => (Which::Stdout, bytes),
-                Item::Data { stream: Stream::Stderr, bytes, .. } => (Which::Stderr, bytes),
-                Item::Gap(gap) => (Which::Stderr, gap_line(&gap).into_bytes()),
-            };
-            match self.waiting.back_mut() {
-                Some(last) if last.to == to => last.bytes.extend_from_slice(&bytes),
-                _ => self.waiting.push_back(Piece { to, bytes, written: 0 }),
-            }
+            self.take(item);
         }
         Ok(())
+    }
+
+    fn take(&mut self, item: Item) {
+        let raw = self.selection.form == Form::Raw;
+        match item {
+            Item::Gap(_) if raw => {}
+            Item::Gap(gap) => self.add(Which::Stderr, gap_line(&gap).into_bytes()),
+            Item::Data { stream, bytes, .. } => {
+                if self.selection.stream.is_some_and(|wanted| wanted != stream) {
+                    return;
+                }
+                let own = if stream == Stream::Stdout { Which::Stdout } else { Which::Stderr };
+                let bytes = match &mut self.views {
+                    Some(views) => views[usize::from(own == Which::Stderr)].push(&bytes),
+                    None => bytes,
+                };
+                self.add(if raw { Which::Stdout } else { own }, bytes);
+            }
+        }
+    }
+
+    fn add(&mut self, to: Which, bytes: Vec<u8>) {
+        match self.waiting.back_mut() {
+            _ if bytes.is_empty() => {}
+            Some(last) if last.to == to => last.bytes.extend_from_slice(&bytes),
+            _ => self.waiting.push_back(Piece { to, bytes, written: 0 }),
+        }
+    }
+
+    /// Nothing more will come: what a view held back may go.
+    fn finish(&mut self) {
+        self.finished = true;
+        if let Some([stdout, stderr]) = &mut self.views {
+            let (stdout, stderr) = (stdout.finish(), stderr.finish());
+            self.add(Which::Stdout, stdout);
+            self.add(Which::Stderr, stderr);
+        }
     }
 }
 
 /// What is said in place of output that is missing.
-pub(crate) fn gap_line(gap: &outlast_bytelog::Gap) -> String {
+fn gap_line(gap: &outlast_bytelog::Gap) -> String {
     let how_much = match gap.length {
         GapLength::Known(bytes) => format!("{bytes} bytes"),
         GapLength::Unknown => "an unknown number of bytes".to_owned(),

@@ -3,7 +3,7 @@
 use crate::budget::Budget;
 use crate::context::Context;
 use crate::done::Done;
-use crate::envelope::{Answer, CallFacts};
+use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::Failure;
 use crate::rfc3339;
 use outlast_core::receipt::Receipt;
@@ -27,7 +27,7 @@ pub(crate) fn answer(context: &Context, tombstone: &Tombstone, budget: Budget) -
     let note = (error.is_none() && !context.json())
         .then(|| format!("job {} succeeded before; its output is not kept any more", receipt.job_id));
     Answer {
-        data: Some(data(receipt)),
+        data: Some(Data::Other(data(receipt))),
         error,
         warnings: Vec::new(),
         text: Vec::new(),

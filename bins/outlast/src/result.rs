@@ -6,7 +6,7 @@ use crate::masks;
 use crate::output::{self, OutputData, StreamData};
 use crate::rfc3339;
 use outlast_core::exit::{Cause, Exit};
-use outlast_core::id::{Cursor, JobId, Key};
+use outlast_core::id::{Attempt, Cursor, JobId, Key};
 use outlast_core::ledger::Straggler;
 use outlast_core::pipeline::Stages;
 use outlast_core::progress::Progress;
@@ -17,8 +17,10 @@ use outlast_core::time::{Millis, UnixMicros};
 use outlast_core::verdict::judge;
 use outlast_core::{duration, evidence};
 use outlast_hand::clock;
+use outlast_hand::home::Home;
 use outlast_hand::job::Job;
 use serde::Serialize;
+use std::num::NonZeroU32;
 
 /// Characters of a command that answers show.
 const PREVIEW: usize = 200;
@@ -176,7 +178,7 @@ fn times(facts: &JobFacts) -> (Option<UnixMicros>, Option<UnixMicros>) {
 }
 
 /// The facts of a job for an answer.
-pub(crate) fn job_data(context: &Context, job: &Job, look: &Look, show: Show) -> JobData {
+pub(crate) fn job_data(context: &Context, home: &Home, job: &Job, look: &Look, show: Show) -> JobData {
     let facts = &look.facts;
     let receipt = facts.receipt.as_ref();
     let state = look.state();
@@ -203,7 +205,7 @@ pub(crate) fn job_data(context: &Context, job: &Job, look: &Look, show: Show) ->
         started_at: started.map(rfc3339::format),
         ended_at: ended.map(rfc3339::format),
         duration_ms: look.work_duration().0,
-        progress: progress_of(job, output.as_ref(), receipt),
+        progress: progress_of(home, job, output.as_ref(), receipt),
         activity: activity.map(|used| ActivityData { cpu_ms: used.cpu_ms, processes: used.processes }),
         exit: known_exit(facts).cloned(),
         shell_status: captured.and_then(|_| receipt.and_then(|receipt| receipt.exit.shell_status())),
@@ -275,11 +277,28 @@ fn counts(receipt: Option<&Receipt>, committed: Cursor, text: Option<String>) ->
     }
 }
 
-/// What the command reports of itself, else the bytes of its output: either never falls.
-fn progress_of(job: &Job, output: Option<&OutputData>, receipt: Option<&Receipt>) -> Progress {
-    job.progress().unwrap_or_else(|| {
-        let end = receipt.map(|receipt| receipt.output.final_cursor).or_else(|| output?.cursor);
-        Progress { done: end.map_or(0, |cursor| cursor.0), total: None, unit: Some("bytes".to_owned()) }
+/// What the command reports of itself, else the bytes of its output. It never falls: a later attempt of a resumable
+/// command has at least what the attempt before had saved and reported, also before it says so itself.
+fn progress_of(home: &Home, job: &Job, output: Option<&OutputData>, receipt: Option<&Receipt>) -> Progress {
+    let own = job.progress();
+    let earlier = if job.spec().work.resume { earlier_progress(home, job.id()) } else { None };
+    match (own, earlier) {
+        (Some(own), Some(earlier)) if own.unit == earlier.unit => {
+            Progress { done: own.done.max(earlier.done), ..own }
+        }
+        (Some(progress), _) | (None, Some(progress)) => progress,
+        (None, None) => {
+            let end = receipt.map(|receipt| receipt.output.final_cursor).or_else(|| output?.cursor);
+            Progress { done: end.map_or(0, |cursor| cursor.0), total: None, unit: Some("bytes".to_owned()) }
+        }
+    }
+}
+
+/// The last progress that an attempt before this one reported.
+fn earlier_progress(home: &Home, job_id: JobId) -> Option<Progress> {
+    (1..job_id.attempt.0.get()).rev().filter_map(NonZeroU32::new).find_map(|attempt| {
+        let earlier = JobId { attempt: Attempt(attempt), ..job_id };
+        home.job(earlier).ok().flatten()?.progress()
     })
 }
 

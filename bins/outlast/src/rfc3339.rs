@@ -4,22 +4,13 @@ use outlast_core::time::UnixMicros;
 
 /// `moment` as `2026-11-29T15:04:05.123Z`.
 pub(crate) fn format(moment: UnixMicros) -> String {
-    let (date, time) = split(moment);
-    format!("{date}T{time}.{:03}Z", moment.0 / 1000 % 1000)
-}
-
-/// `moment` for people: `2026-11-29 15:04:05`.
-pub(crate) fn humane(moment: UnixMicros) -> String {
-    let (date, time) = split(moment);
-    format!("{date} {time}")
-}
-
-fn split(moment: UnixMicros) -> (String, String) {
     let seconds = moment.0 / 1_000_000;
     let (year, month, day) = civil(seconds / 86_400);
     let (hour, minute, second) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    (format!("{year:04}-{month:02}-{day:02}"), format!("{hour:02}:{minute:02}:{second:02}"))
+    let milli = moment.0 / 1000 % 1000;
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
+
 
 /// The date of a day counted from 1970-01-01, by the Gregorian calendar. Years begin in March here, so that the leap
 /// day is the last of its year; 400 years have the same number of days every time.
@@ -53,7 +44,6 @@ mod tests {
             assert_eq!(format(UnixMicros(seconds * 1_000_000)), text);
         }
         assert_eq!(format(UnixMicros(1_234_567)), "1970-01-01T00:00:01.234Z");
-        assert_eq!(humane(UnixMicros(1_234_567)), "1970-01-01 00:00:01");
     }
 
     #[test]

@@ -7,16 +7,19 @@ use crate::budget::Budget;
 use crate::conduct::{Act, AtLimit, Conduct, Early, Happening, Policy, Stop};
 use crate::context::Context;
 use crate::failure::{self, Failure};
-use crate::live::Live;
+use crate::live::{Live, Selection};
 use crate::outlet::{self, Outlet, Which};
 use crate::result::{Look, progress_in_words, took};
 use crate::terminal::Keys;
+use outlast_bytelog::Tail;
 use outlast_core::fence::{StopReason, StopRequest};
+use outlast_core::id::Cursor;
 use outlast_core::status::{PAUSE_PREFIX, State};
 use outlast_core::time::{Millis, Mono};
 use outlast_hand::control::{self, Notice, Say, Watch};
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
+use outlast_hand::log::LogReader;
 use outlast_hand::settle::{self, Settle};
 use outlast_hand::{clock, home};
 use outlast_sys::signals::SignalFd;
@@ -24,7 +27,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::io;
-use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// The signals a waiting call takes as words.
@@ -49,6 +51,10 @@ pub(crate) enum Until {
     Started,
     /// The receipt.
     Settled,
+    /// That all output there is now has been written.
+    Written,
+    /// That the log reaches this cursor, or the receipt.
+    Cursor(u64),
 }
 
 /// When a call writes the job's output to its own standard streams.
@@ -80,6 +86,8 @@ pub(crate) struct Vigil<'a> {
     pub(crate) budget: Budget,
     /// When output is written.
     pub(crate) streaming: Streaming,
+    /// Which output is.
+    pub(crate) selection: Selection,
     /// Whether keys are passed on.
     pub(crate) keys: bool,
     /// Whether a line on standard error tells of progress.
@@ -97,8 +105,10 @@ pub(crate) struct Ended {
     pub(crate) set_up: Option<SetUpFailed>,
     /// The stop this call sent.
     pub(crate) stop: Option<Stop>,
-    /// Whether everything that was to be written as it came has been written.
+    /// Whether everything that was to be written has been written.
     pub(crate) written: bool,
+    /// How far output was read for that.
+    pub(crate) cursor: u64,
 }
 
 /// Why the waiting ended.
@@ -108,8 +118,8 @@ pub(crate) enum End {
     Result,
     /// The keeper is lost.
     Lost,
-    /// It has started, which is all that was asked.
-    Started,
+    /// It has started, or its output got there, which is all that was asked.
+    Reached,
     /// The call ends before the job does.
     Early(Early),
     /// Leave at once, saying nothing more.
@@ -171,6 +181,9 @@ struct Standing<'a> {
     /// Output was dropped because nobody reads it.
     unwritten: bool,
     settled: bool,
+    /// Output may have been logged since it was looked at.
+    output_came: bool,
+    log_end: Option<(LogReader, u64)>,
     /// Words of the keeper, or a look, said that the command's process exists.
     started: bool,
     set_up: Option<SetUpFailed>,
@@ -195,6 +208,7 @@ impl Vigil<'_> {
             set_up: standing.set_up,
             stop: standing.conduct.stop(),
             written: !standing.unwritten && standing.live.as_ref().is_none_or(Live::is_drained),
+            cursor: standing.live.as_ref().map_or(0, Live::cursor),
         })
     }
 }
@@ -203,7 +217,7 @@ impl<'a> Standing<'a> {
     fn new(mut vigil: Vigil<'a>) -> Result<Self, Failure> {
         let now = clock::mono_now();
         let watch = vigil.watch.take();
-        let live = (vigil.streaming == Streaming::AsItComes).then(Live::new);
+        let live = (vigil.streaming == Streaming::AsItComes).then(|| Live::new(vigil.selection));
         let keys = if vigil.keys { Keys::take(vigil.job)? } else { None };
         let stop = vigil.stopping.take().map(|request| (request, now));
         Ok(Standing {
@@ -216,6 +230,8 @@ impl<'a> Standing<'a> {
             stderr: Outlet::new(Which::Stderr),
             stdout_open: true,
             unwritten: false,
+            output_came: true,
+            log_end: None,
             settled: false,
             started: false,
             set_up: None,
@@ -248,18 +264,28 @@ impl<'a> Standing<'a> {
             }
         }
         if self.started && self.vigil.until == Until::Started && !self.settled {
-            return Ok(Some(End::Started));
+            return Ok(Some(End::Reached));
         }
         if self.settled && self.live.is_none() && self.vigil.streaming == Streaming::AtTheEnd && self.stdout_open {
             self.clear_progress();
             self.progress_at = None;
-            self.live = Some(Live::new());
+            self.live = Some(Live::new(self.vigil.selection));
         }
         if let Some(live) = &mut self.live {
-            let closed = live.advance(self.vigil.job, &self.stdout, &self.stderr, self.settled)?;
+            let last = self.settled || self.vigil.until == Until::Written;
+            let closed = live.advance(self.vigil.job, &self.stdout, &self.stderr, last)?;
+            let written = live.is_drained();
             if closed && let Some(end) = self.take(Happening::OutputClosed)? {
                 return Ok(Some(end));
             }
+            if written && self.vigil.until == Until::Written {
+                return Ok(Some(End::Reached));
+            }
+        }
+        if let Until::Cursor(cursor) = self.vigil.until
+            && self.reaches(cursor)?
+        {
+            return Ok(Some(End::Reached));
         }
         if self.settled && self.live.as_ref().is_none_or(Live::is_drained) {
             return self.take(Happening::Settled);
@@ -282,6 +308,32 @@ impl<'a> Standing<'a> {
             self.show_progress(now);
         }
         Ok(None)
+    }
+
+    /// Whether the log reaches a cursor by now.
+    fn reaches(&mut self, cursor: u64) -> Result<bool, Failure> {
+        let (job, from) = (self.vigil.job, self.vigil.selection.from);
+        if !std::mem::take(&mut self.output_came) {
+            return Ok(false);
+        }
+        let (log, end) = match &mut self.log_end {
+            Some(known) => known,
+            None => {
+                let log = job.log().map_err(|error| failure::of_system("opening the output", &error))?;
+                self.log_end.insert((log, from))
+            }
+        };
+        while *end < cursor {
+            let outcome = log
+                .read_from(Cursor(*end), 256 << 10)
+                .map_err(|error| Failure::new(failure::UNAVAILABLE, "reading the output failed").because_of(&error))?;
+            let moved = outcome.next > *end;
+            *end = outcome.next.max(*end);
+            if outcome.tail != Tail::More || !moved {
+                break;
+            }
+        }
+        Ok(*end >= cursor)
     }
 
     fn take(&mut self, happening: Happening) -> Result<Option<End>, Failure> {
@@ -322,12 +374,13 @@ impl<'a> Standing<'a> {
         let (home, job) = (self.vigil.home, self.vigil.job);
         self.look_at = None;
         if self.watch.is_none() {
-            let output = self.live.is_some();
+            let output = self.live.is_some() || matches!(self.vigil.until, Until::Cursor(_));
             self.watch = Watch::connect(job, output).map_err(|error| failure::of_system("reaching the keeper", &error))?;
         }
         if let Some(live) = &mut self.live {
             live.there_may_be_more();
         }
+        self.output_came = true;
         let look = Look::at(job)?;
         self.started |= look.facts.ledger.started.is_some();
         self.settled |= look.facts.receipt.is_some();
@@ -401,6 +454,7 @@ impl<'a> Standing<'a> {
                     self.set_up = Some(SetUpFailed { code, message, remedy });
                 }
                 Notice::Said(Say::Output) => {
+                    self.output_came = true;
                     if let Some(live) = &mut self.live {
                         live.there_may_be_more();
                     }

@@ -11,12 +11,12 @@ use crate::scan::Place;
 pub(crate) struct Segment {
     pub(crate) name: SegmentName,
     pub(crate) first: Place,
-    pub(crate) dropped_to: u64,
+    pub(crate) dropped: (u64, u64),
 }
 
 impl Segment {
     pub(crate) fn new(name: SegmentName, header: &SegmentHeader, first: Place) -> Segment {
-        Segment { name, first, dropped_to: header.dropped_to }
+        Segment { name, first, dropped: header.dropped }
     }
 }
 
@@ -51,19 +51,20 @@ pub(crate) fn links(segments: &[Segment]) -> Vec<Link> {
     links
 }
 
-/// The greatest cursor below which holes were made by the limit.
-pub(crate) fn dropped_to(segments: &[Segment]) -> u64 {
-    segments.iter().map(|segment| segment.dropped_to).max().unwrap_or(0)
+/// The range in which holes were made by the limit. The last header has the whole of it.
+pub(crate) fn dropped(segments: &[Segment]) -> (u64, u64) {
+    segments.last().map_or((0, 0), |segment| segment.dropped)
 }
 
 /// What is missing between the place reached and the segment that follows it. `damaged`: the bytes of
 /// the place's own segment did not end cleanly there.
-pub(crate) fn between(reached: Place, next: &Segment, dropped_to: u64, damaged: bool) -> Vec<Gap> {
+pub(crate) fn between(reached: Place, next: &Segment, dropped: (u64, u64), damaged: bool) -> Vec<Gap> {
     let (from, to) = (reached.offset, next.first.offset);
     if from < to {
-        let dropped = dropped_to.clamp(from, to);
+        let dropped_from = dropped.0.clamp(from, to);
+        let dropped_to = dropped.1.clamp(dropped_from, to);
         let cause = if damaged { GapCause::Damaged } else { GapCause::Lost };
-        return [(from..dropped, GapCause::Limit), (dropped..to, cause)]
+        return [(from..dropped_from, cause), (dropped_from..dropped_to, GapCause::Limit), (dropped_to..to, cause)]
             .into_iter()
             .filter(|(range, _)| !range.is_empty())
             .map(|(range, cause)| Gap::known(range, cause))
@@ -92,7 +93,7 @@ mod tests {
 
     fn segment(epoch: u32, base: u64, seq: u64) -> Segment {
         let first = Place { seq, offset: base, check: 0, last_frame: 0 };
-        Segment { name: SegmentName { epoch, base }, first, dropped_to: 0 }
+        Segment { name: SegmentName { epoch, base }, first, dropped: (0, 0) }
     }
 
     #[test]
@@ -108,9 +109,14 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_split_where_the_record_of_dropping_ends() {
+    fn a_hole_is_split_where_the_dropped_range_begins_and_ends() {
         let reached = Place { seq: 4, offset: 10, check: 0, last_frame: 0 };
-        let gaps = between(reached, &segment(1, 30, 9), 25, false);
-        assert_eq!(gaps, [Gap::known(10..25, GapCause::Limit), Gap::known(25..30, GapCause::Lost)]);
+        let gaps = |dropped| between(reached, &segment(1, 30, 9), dropped, false);
+        let (lost, limit) = (GapCause::Lost, GapCause::Limit);
+        assert_eq!(gaps((5, 30)), [Gap::known(10..30, limit)]);
+        assert_eq!(gaps((5, 25)), [Gap::known(10..25, limit), Gap::known(25..30, lost)]);
+        let three = [Gap::known(10..12, lost), Gap::known(12..25, limit), Gap::known(25..30, lost)];
+        assert_eq!(gaps((12, 25)), three);
+        assert_eq!(gaps((0, 0)), [Gap::known(10..30, lost)]);
     }
 }

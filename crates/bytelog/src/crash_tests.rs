@@ -209,7 +209,7 @@ fn read_all(disk: &Buggy, from: u64) -> Result<(Vec<Item>, u64, Tail), Error> {
     let mut reader = Reader::open_as(disk.clone(), ID);
     let (mut items, mut at) = (Vec::new(), from);
     loop {
-        let read = reader.read_from(at, 100)?;
+        let read = reader.read_from(at, 700)?;
         items.extend(read.items);
         at = read.next;
         if read.tail != Tail::More {
@@ -382,20 +382,19 @@ fn explore(bug: Bug, flaws: Flaws, enough: usize) -> Tally {
                         Ok((items, ..)) => drop(check_items(&model, &items, &mut tally, &what)),
                         Err(error) => tally.violation(format!("{what}: reading failed: {error}")),
                     }
-                    let original = image.disk.after_kill();
+                    // The second life multiplies all this by its own crashes, so it gets a sample: what
+                    // follows a kill, and every 29th image.
+                    if (number + 1 == images.len() && (first.is_none() || crash % 7 == 0))
+                        || (first.is_none() && (number + crash) % 29 == 0)
+                    {
+                        check_second_life(&model, &image.disk, bug, &workload, &mut tally, &what);
+                    }
                     if let Some(found) = check_recovered(&model, &image, &workload.options, &mut tally, &what) {
                         tally.torn_tails += usize::from(!found.cuts().is_empty());
                         match recover(&image, ID) {
                             Ok(again) if again.end() == found.end() && again.cuts().is_empty() => {}
                             other => tally.violation(format!("{what}: recovered again: {other:?}")),
                         }
-                    }
-                    // The second life multiplies all this by its own crashes, so it gets a sample: what
-                    // follows a kill, and every 29th image.
-                    if (number + 1 == images.len() && (first.is_none() || crash % 7 == 0))
-                        || (first.is_none() && (number + crash) % 29 == 0)
-                    {
-                        check_second_life(&model, &original, bug, &workload, &mut tally, &what);
                     }
                 }
                 if tally.violations.len() >= enough {

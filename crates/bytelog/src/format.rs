@@ -13,9 +13,10 @@
 //! | 16 | 16 | log id | the job's nonce |
 //! | 32 | 8 | base | cursor of the first frame |
 //! | 40 | 8 | first seq | sequence number of the first frame, from 0 over the whole log |
-//! | 48 | 8 | dropped to | every hole below this cursor was made by the size limit |
-//! | 56 | 4 | previous check | check of the last frame before this segment, 0 if there is none |
-//! | 60 | 16 | reserved | zero |
+//! | 48 | 8 | dropped from | cursor of the first byte that the size limit dropped |
+//! | 56 | 8 | dropped to | cursor behind the last one; equal to the former if it dropped none |
+//! | 64 | 4 | previous check | check of the last frame before this segment, 0 if there is none |
+//! | 68 | 8 | reserved | zero |
 //! | 76 | 4 | check | CRC32C of bytes 0 to 76 |
 //!
 //! **Frame**, 40 bytes of header and up to 65,536 bytes of payload:
@@ -44,8 +45,8 @@
 //! # Which bytes count
 //!
 //! Segments are ordered by epoch, then base. A segment of a later epoch with first seq *s*
-//! supersedes, in all earlier epochs, every frame from *s* on. Between what is left, a hole below the
-//! greatest *dropped to* of any header was made by the size limit; any other hole is a loss.
+//! supersedes, in all earlier epochs, every frame from *s* on. Between what is left, a hole within the
+//! dropped range of the last header was made by the size limit; any other hole is a loss.
 
 use std::fmt;
 
@@ -145,7 +146,8 @@ pub(crate) struct SegmentHeader {
     pub(crate) id: LogId,
     pub(crate) base: u64,
     pub(crate) first_seq: u64,
-    pub(crate) dropped_to: u64,
+    /// From and to.
+    pub(crate) dropped: (u64, u64),
     pub(crate) previous_check: u32,
 }
 
@@ -165,8 +167,9 @@ impl SegmentHeader {
         out[16..32].copy_from_slice(&self.id.0);
         out[32..40].copy_from_slice(&self.base.to_le_bytes());
         out[40..48].copy_from_slice(&self.first_seq.to_le_bytes());
-        out[48..56].copy_from_slice(&self.dropped_to.to_le_bytes());
-        out[56..60].copy_from_slice(&self.previous_check.to_le_bytes());
+        out[48..56].copy_from_slice(&self.dropped.0.to_le_bytes());
+        out[56..64].copy_from_slice(&self.dropped.1.to_le_bytes());
+        out[64..68].copy_from_slice(&self.previous_check.to_le_bytes());
         let check = crc32c::crc32c(&out[..76]);
         out[76..80].copy_from_slice(&check.to_le_bytes());
         (out, check)
@@ -179,15 +182,15 @@ impl SegmentHeader {
         let sound = bytes[0..8] == SEGMENT_MAGIC
             && u16::from_le_bytes(array(bytes, 8)) == VERSION
             && usize::from(u16::from_le_bytes(array(bytes, 10))) == SEGMENT_HEADER
-            && bytes[60..76] == [0; 16]
+            && bytes[68..76] == [0; 8]
             && crc32c::crc32c(&bytes[..76]) == check;
         let header = SegmentHeader {
             epoch: u32::from_le_bytes(array(bytes, 12)),
             id: LogId(array(bytes, 16)),
             base: u64::from_le_bytes(array(bytes, 32)),
             first_seq: u64::from_le_bytes(array(bytes, 40)),
-            dropped_to: u64::from_le_bytes(array(bytes, 48)),
-            previous_check: u32::from_le_bytes(array(bytes, 56)),
+            dropped: (u64::from_le_bytes(array(bytes, 48)), u64::from_le_bytes(array(bytes, 56))),
+            previous_check: u32::from_le_bytes(array(bytes, 64)),
         };
         let named = SegmentName { epoch: header.epoch, base: header.base } == name;
         (sound && named).then_some((header, check))
@@ -416,7 +419,7 @@ mod tests {
             id: LogId([9; 16]),
             base: 4096,
             first_seq: 7,
-            dropped_to: 11,
+            dropped: (5, 11),
             previous_check: 0x1234_5678,
         };
         let (bytes, check) = header.encode();

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::chain::{Link, Segment, between, dropped_to, links, segment_names};
+use crate::chain::{Link, Segment, between, dropped, links, segment_names};
 use crate::disk::Disk;
 use crate::error::{Error, Op};
 use crate::format::{Body, LogId, SegmentName, Stream};
@@ -91,7 +91,7 @@ pub struct Reader<D: Disk> {
     /// Every segment file of the last listing; `None` while its header is not sound.
     known: Vec<(SegmentName, Option<Segment>)>,
     links: Vec<Link>,
-    dropped_to: u64,
+    dropped: (u64, u64),
     open: Option<Open<D::File>>,
     /// Where the last segment was left, and whether uncleanly. `None` after a fresh start.
     left: Option<(SegmentName, Place, bool)>,
@@ -111,7 +111,7 @@ impl<D: Disk> Reader<D> {
             id: None,
             known: Vec::new(),
             links: Vec::new(),
-            dropped_to: 0,
+            dropped: (0, 0),
             open: None,
             left: None,
             at: None,
@@ -243,10 +243,10 @@ impl<D: Disk> Reader<D> {
         let gaps = match self.left {
             // A later epoch takes back frames that were read already.
             Some((_, place, _)) if first.seq < place.seq => Vec::new(),
-            Some((_, place, torn)) => between(place, &link.segment, self.dropped_to, torn),
+            Some((_, place, torn)) => between(place, &link.segment, self.dropped, torn),
             None if first.offset > answer.at => {
                 let place = Place { offset: answer.at, ..Place::START };
-                between(place, &link.segment, self.dropped_to, false)
+                between(place, &link.segment, self.dropped, false)
             }
             None => Vec::new(),
         };
@@ -295,7 +295,7 @@ impl<D: Disk> Reader<D> {
         self.known = known;
         let sound: Vec<Segment> = self.known.iter().filter_map(|(_, segment)| *segment).collect();
         self.links = links(&sound);
-        self.dropped_to = dropped_to(&sound);
+        self.dropped = dropped(&sound);
         if let Some(open) = &mut self.open {
             // A removed segment that is open can be read on; what supersedes it is a matter of the others.
             let later = sound.iter().filter(|segment| segment.name.epoch > open.name.epoch);

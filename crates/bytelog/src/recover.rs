@@ -1,10 +1,10 @@
 //! What is left of a log after a crash, and what has to be cut before anyone goes on.
 
-use crate::chain::{Link, Segment, between, dropped_to, links, segment_names};
+use crate::chain::{Link, Segment, between, dropped, links, segment_names};
 use crate::disk::Disk;
 use crate::error::{Error, Op};
 use crate::flaws;
-use crate::format::{Body, LogId, SEGMENT_HEADER, SegmentName};
+use crate::format::{Body, LogId, SegmentName};
 use crate::gap::{Gap, GapCause};
 use crate::scan::{Place, Scanner, Step, frames_without_header, later_frames, read_header};
 
@@ -144,14 +144,14 @@ fn survey<D: Disk>(disk: &D, id: LogId, repair: bool) -> Result<Recovered, Error
         }
     }
 
-    let limit = dropped_to(&sound);
+    let dropped = dropped(&sound);
+    found.dropped = (dropped.0 < dropped.1).then_some(dropped);
     let mut damaged = false;
     for (at, link) in links.iter().enumerate() {
-        found.gaps.extend(between(found.place, &link.segment, limit, damaged));
+        found.gaps.extend(between(found.place, &link.segment, dropped, damaged));
         let last = at + 1 == links.len();
         damaged = found.scan_segment(disk, link, last, repair)?;
     }
-    found.dropped = dropped_range(&found.gaps, &links, limit);
 
     for name in &names {
         let file = disk.open(&name.to_string(), false).map_err(Error::storage(Op::Open))?;
@@ -162,15 +162,6 @@ fn survey<D: Disk>(disk: &D, id: LogId, repair: bool) -> Result<Recovered, Error
         disk.sync_dir().map_err(Error::storage(Op::SyncDirectory))?;
     }
     Ok(found)
-}
-
-/// From the end of the head to where the record of dropping ends.
-fn dropped_range(gaps: &[Gap], links: &[Link], limit: u64) -> Option<(u64, u64)> {
-    let hole = gaps.iter().find(|gap| gap.cause == GapCause::Limit).map(|gap| gap.from);
-    // Recorded and not begun: the segments are all there still.
-    let planned = || links.get(1).map(|link| link.segment.first.offset);
-    let from = hole.or_else(planned)?;
-    (from < limit).then_some((from, limit))
 }
 
 impl Recovered {
@@ -230,5 +221,3 @@ impl Recovered {
         Ok(())
     }
 }
-
-const _: () = assert!(SEGMENT_HEADER == 80, "the format's table says so");

@@ -82,7 +82,7 @@ struct State {
     names: BTreeMap<String, usize>,
     durable_names: BTreeMap<String, usize>,
     unsynced_names: Vec<NameChange>,
-    stale: BTreeMap<String, Vec<u8>>,
+    stale: Arc<BTreeMap<String, Vec<u8>>>,
     operations: usize,
     faults: Vec<(usize, Fault)>,
     crashed: bool,
@@ -113,7 +113,7 @@ impl SimDisk {
 
     /// What blocks of a file of this name held before, for [`TailEffect::Stale`].
     pub fn set_stale(&self, contents: BTreeMap<String, Vec<u8>>) {
-        self.state().stale = contents;
+        self.state().stale = Arc::new(contents);
     }
 
     /// How many operations there were.
@@ -234,7 +234,7 @@ impl State {
     }
 
     fn image(&self, names: &BTreeMap<String, usize>, effect: &dyn Fn(usize) -> TailEffect) -> SimDisk {
-        let mut image = State { stale: self.stale.clone(), ..State::default() };
+        let mut image = State { stale: Arc::clone(&self.stale), ..State::default() };
         for (name, inode) in names {
             let file = &self.inodes[*inode];
             let stale = self.stale.get(&file.name).map_or(&[][..], Vec::as_slice);

@@ -609,7 +609,7 @@ impl<D: Disk> Writer<D> {
             id: self.id,
             base: self.written.offset,
             first_seq: self.written.seq,
-            dropped_to: dropped.map_or(0, |(_, to)| to),
+            dropped: dropped.unwrap_or((0, 0)),
             previous_check: self.written.last_frame,
         };
         let file = match self.disk.create_new(&name.to_string()) {

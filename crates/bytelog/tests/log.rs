@@ -344,6 +344,15 @@ fn hostile_output_cannot_pass_for_records() {
     assert_eq!((joined(&items, 0).0, next), (b"good".to_vec(), 4));
 }
 
+const V1_FILES: [&str; 0] = [];
+const V1_BYTES: [(u8, usize); 2] = [(1, 0), (2, 0)];
+
+fn v1_gaps() -> Vec<Gap> {
+    let known = |from: u64, to: u64, cause| Gap { from, length: GapLength::Known(to - from), cause };
+    let unknown = Gap { from: 3050, length: GapLength::Unknown, cause: GapCause::WriterLost };
+    vec![known(100, 2000, GapCause::Limit), known(3045, 3050, GapCause::Lost), unknown]
+}
+
 /// Version 1 for ever: files that were written by the first version of this crate.
 #[test]
 fn files_of_version_1_are_read_for_ever() {

@@ -58,7 +58,7 @@ fn main() {
         Admitted::New(job) => job,
         other => panic!("{other:?}"),
     };
-    let launched = launch(&job, &Launch { watch_output: false, environment: std::env::vars_os().collect() }).expect("launched");
+    let launched = launch(&job, &Launch { watch_output: false, program: None, environment: std::env::vars_os().collect() }).expect("launched");
     loop {
         match launched.watch.next(None).expect("a word") {
             Notice::Closed => break,

@@ -32,7 +32,8 @@ pub fn read_small(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
-    let mut bytes = Vec::new();
+    // Most fit at once; growing from nothing would take a read for each doubling.
+    let mut bytes = Vec::with_capacity(4096);
     std::fs::File::from(fd).take(SMALL_FILE_LIMIT + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > SMALL_FILE_LIMIT {
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{name} is larger than {SMALL_FILE_LIMIT} bytes")));

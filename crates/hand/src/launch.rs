@@ -16,6 +16,8 @@ use thiserror::Error;
 pub struct Launch {
     /// Tell the watcher of output, too.
     pub watch_output: bool,
+    /// The keeper's program. `None`: the small one beside this program, else this program itself.
+    pub program: Option<PathBuf>,
     /// The environment the command inherits. It is passed on in memory and written nowhere.
     pub environment: Vec<(OsString, OsString)>,
 }
@@ -55,7 +57,10 @@ pub(crate) const WATCHER_FD: i32 = 3;
 /// [`LaunchError`].
 pub fn launch(job: &Job, launch: &Launch) -> Result<Launched, LaunchError> {
     let refused = |stage: &str, source: io::Error| LaunchError::Refused { stage: stage.to_owned(), source };
-    let (program, prefix) = keeper_program().map_err(LaunchError::NoProgram)?;
+    let (program, prefix) = match &launch.program {
+        Some(program) => (program.clone(), None),
+        None => keeper_program().map_err(LaunchError::NoProgram)?,
+    };
     let (ours, theirs) = unix::pair().map_err(|errno| refused("making its channel", errno.into()))?;
     let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
         .map_err(|errno| refused("opening /dev/null", errno.into()))?;

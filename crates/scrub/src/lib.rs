@@ -8,8 +8,8 @@
 //!   it is applied to views and never to what is stored. Offsets stay as well.
 //! - [`terminal`] removes what output could do to the terminal of whoever looks at it, colours excepted.
 //!
-//! All three hold back only bytes whose fate the next ones decide, and need memory that does not depend on how much
-//! they are fed.
+//! All three hold back only bytes whose fate the next ones decide, and need memory that does not depend on
+//! how much they are fed.
 #![forbid(unsafe_code)]
 
 pub mod secrets;

@@ -1,8 +1,9 @@
 //! Hides the values of declared secrets, in the forms in which programs tend to print them.
 //!
-//! The forms of all values are the patterns of one automaton, which reads every byte once. Where a pattern ends, the
-//! bytes it covers are masked; patterns may overlap, and all of them count. The state of the automaton says how many
-//! of the newest bytes could still become part of a pattern: only those are held back.
+//! The forms of all values are the patterns of one automaton, which reads every byte once. Where a pattern
+//! ends, the bytes it covers are masked; patterns may overlap, and all of them count. The state of the
+//! automaton says how many of the newest bytes could still become part of a pattern: only those are held
+//! back.
 
 mod encode;
 
@@ -16,14 +17,15 @@ use aho_corasick::{Anchored, MatchKind};
 
 use crate::MASK;
 
-/// The fewest bytes a value may have. Shorter ones occur by chance everywhere, and masking those would destroy output
-/// and yet give the value away.
+/// The fewest bytes a value may have. Shorter ones occur by chance everywhere, and masking those would
+/// destroy output and yet give the value away.
 pub const MIN_VALUE_LEN: usize = 4;
 
 /// The most bytes a value may have.
 pub const MAX_VALUE_LEN: usize = 32 * 1024;
 
-/// The most bytes all values of one job may have together. The automaton takes some 200 times as many at worst.
+/// The most bytes all values of one job may have together. The automaton takes some 200 times as many at
+/// worst.
 pub const MAX_TOTAL_LEN: usize = 64 * 1024;
 
 /// Why a set of secrets cannot be masked. Names the secret, never its value.
@@ -82,9 +84,9 @@ impl Secrets {
     /// - the inside of a JSON string, once or twice over;
     /// - line ends as a terminal makes them.
     ///
-    /// Line ends at the end of a value are not taken to belong to it, for a value read from a file has them and
-    /// what is made of it has not. Of base64 that holds a secret among other things, the first and the last character
-    /// may belong to both, and are left.
+    /// Line ends at the end of a value are not taken to belong to it, for a value read from a file has them
+    /// and what is made of it has not. Of base64 that holds a secret among other things, the first and the
+    /// last character may belong to both, and are left.
     ///
     /// # Errors
     /// If a value is too short or too long, or all are too long together; the error names the limit.
@@ -148,7 +150,8 @@ impl fmt::Debug for Secrets {
 
 /// Masks one stream, chunk by chunk.
 ///
-/// Each stream needs one of its own: a secret may be cut by a chunk's border, but not by that of another stream.
+/// Each stream needs one of its own: a secret may be cut by a chunk's border, but not by that of another
+/// stream.
 pub struct Masker {
     search: Option<Arc<Search>>,
     state: StateID,
@@ -163,11 +166,11 @@ impl Masker {
         self.search.is_none()
     }
 
-    /// Takes the next bytes of the stream and appends to `out` all that are decided now: every byte once, in order,
-    /// masked or as it was.
+    /// Takes the next bytes of the stream and appends to `out` all that are decided now: every byte once, in
+    /// order, masked or as it was.
     ///
-    /// What is not appended is the beginning of something to be masked, as far as can be seen; that is less than the
-    /// longest form of a value.
+    /// What is not appended is the beginning of something to be masked, as far as can be seen; that is less
+    /// than the longest form of a value.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
         let Some(search) = &self.search else {
             out.extend_from_slice(chunk);
@@ -186,8 +189,8 @@ impl Masker {
         out.truncate(out.len() - self.held.len());
     }
 
-    /// Says that the stream is over, or that nobody can wait for its next bytes, and appends what was held back. The
-    /// masker starts anew.
+    /// Says that the stream is over, or that nobody can wait for its next bytes, and appends what was held
+    /// back. The masker starts anew.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         out.append(&mut self.held);
         if let Some(search) = &self.search {
@@ -214,7 +217,8 @@ struct Search {
     start: StateID,
     /// The bytes with which a pattern can begin: all others leave the start state where it is.
     begins: Box<[bool; 256]>,
-    /// States and how many of the newest bytes are the beginning of a longer pattern in them, ascending by state.
+    /// States and how many of the newest bytes are the beginning of a longer pattern in them, ascending by
+    /// state.
     holds: Vec<(StateID, u32)>,
 }
 
@@ -226,9 +230,9 @@ impl Search {
         let start = nfa.start_state(Anchored::No).map_err(|_| SecretsError::TooMuch)?;
         let mut search = Self { nfa, start, begins: Box::new([false; 256]), holds: Vec::new() };
 
-        // The state after the first n bytes of a pattern, from the start, is the one that stands for those n bytes:
-        // it is told how many there are by walking all patterns. Only prefixes that go on to a longer pattern
-        // are worth holding back.
+        // The state after the first n bytes of a pattern, from the start, is the one that stands for those n
+        // bytes: it is told how many there are by walking all patterns. Only prefixes that go on to a longer
+        // pattern are worth holding back.
         let mut holds = std::collections::BTreeMap::new();
         for pattern in &patterns {
             search.begins[usize::from(pattern[0])] = true;
@@ -238,8 +242,8 @@ impl Search {
                 state = search.next(state, *byte);
             }
         }
-        // The end of a pattern that none goes on from: what may follow it is the longest of its ends that begins
-        // another. Shorter patterns first, so that those are known.
+        // The end of a pattern that none goes on from: what may follow it is the longest of its ends that
+        // begins another. Shorter patterns first, so that those are known.
         let mut by_len: Vec<&Vec<u8>> = patterns.iter().collect();
         by_len.sort_by_key(|pattern| pattern.len());
         for pattern in by_len {
@@ -262,8 +266,8 @@ impl Search {
         self.nfa.next_state(Anchored::No, state, byte)
     }
 
-    /// Reads `text` from `from` on, masking every pattern that ends there. A pattern that began before `text` was
-    /// found in time to be masked there.
+    /// Reads `text` from `from` on, masking every pattern that ends there. A pattern that began before `text`
+    /// was found in time to be masked there.
     fn run(&self, state: &mut StateID, text: &mut [u8], from: usize) {
         let mut at = from;
         while let Some(byte) = text.get(at) {

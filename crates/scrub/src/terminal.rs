@@ -1,14 +1,15 @@
 //! Makes output safe to be shown on somebody's terminal.
 //!
-//! Kept are printable characters, newline, tab, carriage return, and colours and text styles (SGR). Everything else that
-//! a terminal would act on is dropped: moving the cursor, erasing, titles, clipboard, links, images, reports, device
-//! strings and the 8-bit controls. What is put out is always valid UTF-8, so that no 8-bit control can hide in it.
+//! Kept are printable characters, newline, tab, carriage return, and colours and text styles (SGR).
+//! Everything else that a terminal would act on is dropped: moving the cursor, erasing, titles, clipboard,
+//! links, images, reports, device strings and the 8-bit controls. What is put out is always valid UTF-8, so
+//! that no 8-bit control can hide in it.
 
 /// How much of one sequence is kept or swallowed before it is given up as none.
 const MAX_SGR_LEN: usize = 64;
 
-/// After this many bytes of a string without its end, the next line's end ends it: otherwise two bytes could hide all
-/// output that follows. Images are longer than this, but are one line.
+/// After this many bytes of a string without its end, the next line's end ends it: otherwise two bytes could
+/// hide all output that follows. Images are longer than this, but are one line.
 const MAX_STRING_LEN: usize = 4096;
 
 /// Filters one stream, chunk by chunk.
@@ -77,8 +78,8 @@ impl TerminalFilter {
         }
     }
 
-    /// Says that the stream is over. An incomplete character becomes a replacement character, an incomplete sequence
-    /// is dropped, and the filter starts anew, except for [`TerminalFilter::is_styled`].
+    /// Says that the stream is over. An incomplete character becomes a replacement character, an incomplete
+    /// sequence is dropped, and the filter starts anew, except for [`TerminalFilter::is_styled`].
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         if self.partial.len > 0 {
             self.partial.len = 0;
@@ -87,15 +88,15 @@ impl TerminalFilter {
         self.state = State::Text;
     }
 
-    /// Whether the last style put out was anything but the plain one, so that whoever writes next should write
-    /// `ESC [ 0 m` first.
+    /// Whether the last style put out was anything but the plain one, so that whoever writes next should
+    /// write `ESC [ 0 m` first.
     #[must_use]
     pub fn is_styled(&self) -> bool {
         self.styled
     }
 
-    /// Puts bytes together to characters. What is no UTF-8 becomes a replacement character, one for each longest part
-    /// that could have begun a character, as the Unicode standard advises.
+    /// Puts bytes together to characters. What is no UTF-8 becomes a replacement character, one for each
+    /// longest part that could have begun a character, as the Unicode standard advises.
     fn decode(&mut self, byte: u8, out: &mut Vec<u8>) {
         if self.partial.len == 0 && byte.is_ascii() {
             self.step(char::from(byte), out);
@@ -174,7 +175,8 @@ impl TerminalFilter {
                 _ => *len = len.saturating_add(character.len_utf8()),
             },
             State::StringEscape => {
-                // ESC has ended the string; what it begins, if not the string's end, is a sequence of its own.
+                // ESC has ended the string; what it begins, if not the string's end, is a sequence of its
+                // own.
                 self.state = State::Escape;
                 if character == '\\' {
                     self.state = State::Text;

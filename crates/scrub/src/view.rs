@@ -1,11 +1,12 @@
 //! Hides what looks like a well-known kind of token, in what a person or a model is shown.
 //!
-//! Each kind has a small machine of its own that reads every byte once and remembers little. A machine masks what it
-//! has made sure of, and says from where on it is undecided; the text goes out up to the first such place. The
-//! machines do not know of each other, so the result is the union of what each hides, wherever chunks are cut.
+//! Each kind has a small machine of its own that reads every byte once and remembers little. A machine masks
+//! what it has made sure of, and says from where on it is undecided; the text goes out up to the first such
+//! place. The machines do not know of each other, so the result is the union of what each hides, wherever
+//! chunks are cut.
 //!
-//! Beginnings that tell the kind (`ghp_`, `Bearer`) stay readable, and so does everything that only *might* be a
-//! secret: a view that hides ordinary hashes, paths and counters would be worth little.
+//! Beginnings that tell the kind (`ghp_`, `Bearer`) stay readable, and so does everything that only *might*
+//! be a secret: a view that hides ordinary hashes, paths and counters would be worth little.
 
 mod assignment;
 mod authorization;
@@ -36,8 +37,8 @@ impl ViewMasker {
         Self::default()
     }
 
-    /// Takes the next bytes and appends to `out` all that are decided now: every byte once, in order, masked or as it
-    /// was.
+    /// Takes the next bytes and appends to `out` all that are decided now: every byte once, in order, masked
+    /// or as it was.
     ///
     /// At most some 1,000 bytes are held back, and only where something like a secret has begun.
     pub fn push(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
@@ -55,8 +56,8 @@ impl ViewMasker {
         self.open.emit(holds.into_iter().flatten().min(), out);
     }
 
-    /// Says that the stream is over, or that nobody can wait for its next bytes, and appends what was held back. The
-    /// masker starts anew.
+    /// Says that the stream is over, or that nobody can wait for its next bytes, and appends what was held
+    /// back. The masker starts anew.
     pub fn flush(&mut self, out: &mut Vec<u8>) {
         self.token.end(&mut self.open);
         self.url.end(&mut self.open);
@@ -95,6 +96,7 @@ struct Open {
 }
 
 impl Open {
+    #[inline]
     fn add(&mut self, byte: u8) -> u64 {
         self.bytes.push(byte);
         self.start + self.bytes.len() as u64 - 1
@@ -121,8 +123,8 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-')
 }
 
-/// Tells where words begin, also behind what only looks like one: the `n` of an escaped newline, the end of a colour, a
-/// percent-encoded sign.
+/// Tells where words begin, also behind what only looks like one: the `n` of an escaped newline, the end of a
+/// colour, a percent-encoded sign.
 #[derive(Clone, Debug, Default)]
 struct Words {
     inside: bool,
@@ -142,6 +144,7 @@ enum Escape {
 
 impl Words {
     /// Whether `byte` begins a word.
+    #[inline]
     fn step(&mut self, byte: u8) -> bool {
         let begins = !self.inside && is_word(byte);
         let (escape, ended) = match (self.escape, byte) {

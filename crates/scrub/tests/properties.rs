@@ -182,7 +182,8 @@ proptest! {
                 }
             }
         }
-        // The other forms consist of other characters, but for base64 of these letters, which has none of them alone.
+        // The other forms consist of other characters, but for base64 of these letters, which has none of
+        // them alone.
         prop_assert_eq!(masked_by_pieces(&secrets, &pieces(text.as_bytes(), &cuts)), expected);
     }
 

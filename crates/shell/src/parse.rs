@@ -557,7 +557,11 @@ impl Reader<'_> {
 
     fn function(&mut self, name: Vec<u8>) -> Read<Kind> {
         self.lines()?;
-        Ok(Kind::Function { name, body: Rc::new(self.command()?) })
+        let body = self.command()?;
+        if self.dialect == Dialect::Bash && matches!(body.kind, Kind::Simple { .. } | Kind::Function { .. }) {
+            return self.fail("a function's body is missing");
+        }
+        Ok(Kind::Function { name, body: Rc::new(body) })
     }
 
     fn coprocess(&mut self) -> Read<Kind> {
@@ -684,8 +688,8 @@ impl Reader<'_> {
         let Some(operator) = found.copied() else { return self.fail("an unknown redirection") };
         self.advance(operator.len())?;
         self.blanks()?;
-        if self.dialect != Dialect::Bash && self.descriptor_digits() > 0 {
-            // `>2>&1`: to dash the `2` belongs to the next redirection, to bash it is a file.
+        if self.descriptor_digits() > 0 {
+            // `>2>&1`: to dash the `2` belongs to the next redirection, to bash it may be a file.
             return self.fail("a word is missing after a redirection");
         }
         let target = match operator {
@@ -867,10 +871,7 @@ impl Reader<'_> {
                         self.advance(2)?;
                         flush(&mut parts, &mut text, true);
                     }
-                    None => {
-                        text.push(byte, self.place(self.pos));
-                        self.advance(1)?;
-                    }
+                    None => return self.fail("the text ends in a backslash"),
                 },
                 b'\'' => {
                     flush(&mut parts, &mut text, false);

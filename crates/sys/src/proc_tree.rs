@@ -129,9 +129,9 @@ impl Scanner {
 
     /// Sends `signal` to all descendants of `root` but those in `exclude` and below.
     ///
-    /// No signal goes to a bare pid: each process is first opened, then looked at again, and signalled through its
-    /// descriptor only if it is still the one that was seen and still descends from `root`. One pass may miss what
-    /// is being forked meanwhile; repeat it until nothing is left to wait for.
+    /// No signal goes to a bare pid: each process is first opened, then looked at again, and signalled
+    /// through its descriptor only if it is still the one that was seen and still descends from `root`. One
+    /// pass may miss what is being forked meanwhile; repeat it until nothing is left to wait for.
     ///
     /// # Errors
     /// If `/proc` cannot be read, or no descriptor is free.
@@ -142,8 +142,9 @@ impl Scanner {
         signal: Signal,
     ) -> Result<Signalled, Errno> {
         let mut result = Signalled::default();
-        // Whoever is seen to belong to the tree by its parent is signalled at once: a process that forks and ends a
-        // thousand times a second is gone by the end of a scan. In the order of pids that is nearly everybody.
+        // Whoever is seen to belong to the tree by its parent is signalled at once: a process that forks and
+        // ends a thousand times a second is gone by the end of a scan. In the order of pids that is nearly
+        // everybody.
         let mut met: Vec<Pid> = Vec::new();
         let mut failure = None;
         let proc_dir = self.proc_dir.as_fd();
@@ -230,8 +231,8 @@ fn scan(proc_dir: BorrowedFd<'_>, mut each: impl FnMut(Proc)) -> Result<(), Errn
     Ok(())
 }
 
-/// Opens a process that was seen in the tree, makes sure that it still is the one and still in it, and signals it.
-/// Returns whether it was; only one who was may vouch for its children.
+/// Opens a process that was seen in the tree, makes sure that it still is the one and still in it, and
+/// signals it. Returns whether it was; only one who was may vouch for its children.
 fn signal_one(
     proc_dir: BorrowedFd<'_>,
     seen: &Proc,
@@ -263,8 +264,8 @@ fn still_descends(proc_dir: BorrowedFd<'_>, seen: &Proc, in_tree: impl Fn(Pid) -
     let Some(now) = read_stat(proc_dir, seen.pid).filter(|now| now.start_time == seen.start_time) else {
         return false;
     };
-    // One that was seen in the tree is in it for good, for its orphans go to the root at the latest. So walk up only
-    // past parents that are new, and not for ever.
+    // One that was seen in the tree is in it for good, for its orphans go to the root at the latest. So walk
+    // up only past parents that are new, and not for ever.
     let mut parent = now.ppid;
     for _ in 0..64 {
         let Some(pid) = parent else { return false };

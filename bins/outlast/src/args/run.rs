@@ -83,7 +83,7 @@ pub(crate) struct RunArgs {
     /// End the work when it makes no progress for so long
     ///
     /// Progress is what the command reports in $OUTLAST_PROGRESS, else bytes of output. Without this option there is no
-    /// such limit, except that a command which reports progress may not pause it for more than 5m. 0 turns both off.
+    /// such limit, except that a command which reports progress may not pause it for more than 5m.
     #[arg(long, value_name = "DURATION", value_parser = values::duration, help_heading = "The work")]
     pub(crate) idle_timeout: Option<Millis>,
     /// A server: it lives until it is stopped

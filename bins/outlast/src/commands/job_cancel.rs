@@ -5,8 +5,9 @@ use crate::budget::Budget;
 use crate::conduct::Stop;
 use crate::context::Context;
 use crate::done::Done;
-use crate::envelope::{Answer, CallFacts};
+use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
+use crate::live::Selection;
 use crate::result::{Look, Show, failure_of, job_data};
 use crate::vigil::{End, LEAVE_ALONE, Streaming, Until, Vigil, stop_request, take_signals};
 use outlast_core::status::State;
@@ -26,7 +27,7 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
     let (home, job) = context.find(&args.job)?;
     let look = Look::at(&job)?;
     if look.facts.receipt.is_some() || look.facts.attestation.is_some() {
-        return Ok(answer(context, &job, &look, budget, Some("noop")));
+        return Ok(answer(context, &home, &job, &look, budget, Some("noop")));
     }
     if look.state() == State::Unknown {
         return lost(context, &home, &job, budget);
@@ -49,6 +50,7 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
         policy: LEAVE_ALONE,
         budget,
         streaming: Streaming::Never,
+        selection: Selection::ALL,
         keys: false,
         progress: false,
         stopping: Some(request),
@@ -61,7 +63,7 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
     if look.state() == State::Unknown {
         return lost(context, &home, &job, budget);
     }
-    let mut done = answer(context, &job, &look, budget, None);
+    let mut done = answer(context, &home, &job, &look, budget, None);
     done.until = budget.ends_at(context.started);
     done.signals = Some(signals);
     Ok(done)
@@ -70,11 +72,11 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
 /// A job whose keeper is gone cannot be asked; its tree is ended through its boundary instead.
 fn lost(context: &Context, home: &Home, job: &Job, budget: Budget) -> Result<Done, Failure> {
     settle(home, job, &Settle::Asked).map_err(|error| failure::of_system("settling the job", &error))?;
-    Ok(answer(context, job, &Look::at(job)?, budget, None))
+    Ok(answer(context, home, job, &Look::at(job)?, budget, None))
 }
 
-fn answer(context: &Context, job: &Job, look: &Look, budget: Budget, effect: Option<&'static str>) -> Done {
-    let mut data = job_data(context, job, look, Show::Counts);
+fn answer(context: &Context, home: &Home, job: &Job, look: &Look, budget: Budget, effect: Option<&'static str>) -> Done {
+    let mut data = job_data(context, home, job, look, Show::Counts);
     data.effect = effect;
     let settled = look.facts.receipt.is_some() || look.facts.attestation.is_some();
     let error = match look.state() {
@@ -91,6 +93,6 @@ fn answer(context: &Context, job: &Job, look: &Look, budget: Budget, effect: Opt
     }
     let text = if error.is_none() { format!("{}  {}\n", job.id(), look.projection.because) } else { String::new() };
     let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
-    let data = serde_json::to_value(&data).ok();
+    let data = Some(Data::Job(Box::new(data)));
     Answer { data, error, text: text.into_bytes(), facts, ..Answer::default() }.into()
 }

@@ -3,7 +3,7 @@
 use crate::args::job::ExplainArgs;
 use crate::context::Context;
 use crate::done::Done;
-use crate::envelope::{Answer, CallFacts};
+use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::result::Look;
 use outlast_core::status::{Obligation, Party};
@@ -30,7 +30,7 @@ pub(crate) fn run(context: &Context, args: &ExplainArgs) -> Result<Done, Failure
         obligations(&look.projection.obligations)
     );
     Ok(Answer {
-        data: Some(data),
+        data: Some(Data::Other(data)),
         text: text.into_bytes(),
         facts: CallFacts { timeout_ms: look.timeout_ms(), ..CallFacts::default() },
         ..Answer::default()

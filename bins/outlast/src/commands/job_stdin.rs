@@ -4,7 +4,7 @@ use crate::args::job::StdinArgs;
 use crate::budget::Budget;
 use crate::context::Context;
 use crate::done::Done;
-use crate::envelope::{Answer, CallFacts};
+use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::result::Look;
 use outlast_core::id::Cursor;
@@ -129,5 +129,5 @@ fn answer(
     }
     let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     let note = (error.is_none() && effect == Some("noop")).then(|| format!("job {} takes no more input", job.id()));
-    Answer { data: Some(data), error, note, facts, ..Answer::default() }.into()
+    Answer { data: Some(Data::Other(data)), error, note, facts, ..Answer::default() }.into()
 }

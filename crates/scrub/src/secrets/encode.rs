@@ -66,8 +66,8 @@ fn hex_byte(byte: u8, digits: &[u8; 16]) -> [u8; 2] {
     [digits[usize::from(byte >> 4)], digits[usize::from(byte & 15)]]
 }
 
-/// What encoders leave as it is, beside letters and digits: RFC 3986; JavaScript's `encodeURIComponent` and its
-/// `encodeURI`; Python's `quote`; HTML forms.
+/// What encoders leave as it is, beside letters and digits: RFC 3986; JavaScript's `encodeURIComponent` and
+/// its `encodeURI`; Python's `quote`; HTML forms.
 const PERCENT_KEEPS: [&[u8]; 5] = [b"-._~", b"-._~!'()*", b"-._~!'()*;,/?:@&=+$#", b"-._~/", b"-._*"];
 
 fn percent(value: &[u8], digits: &[u8; 16], keeps: &[u8], space_as_plus: bool) -> Vec<u8> {
@@ -102,8 +102,8 @@ fn base64(value: &[u8], alphabet: &[u8; 64]) -> Vec<u8> {
     form
 }
 
-/// The characters that are the value's alone in the base64 of something that has `before` more bytes in front (modulo 3)
-/// and anything behind.
+/// The characters that are the value's alone in the base64 of something that has `before` more bytes in front
+/// (modulo 3) and anything behind.
 fn base64_core(value: &[u8], alphabet: &[u8; 64], before: usize) -> Vec<u8> {
     let embedded = [&[0u8; 2][..before], value].concat();
     let first = (before * 8).div_ceil(6);

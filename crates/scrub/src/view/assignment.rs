@@ -13,7 +13,7 @@ const MAX_UNDECIDED: u64 = 64;
 
 /// What a name says of its value.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Kind {
+struct Kind {
     /// How long a value must be.
     min: u64,
     /// Whether a colon gives it too. Colons follow many a word that is no name.
@@ -21,10 +21,17 @@ pub(super) struct Kind {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) enum Machine {
+pub(super) struct Machine {
+    state: State,
+    /// The word being read, or read last. Beside the state, for every word of the text goes through it.
+    name: Name,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+enum State {
     #[default]
     Idle,
-    Name(Name),
+    Name,
     /// After a name that matters, before `=` or `:`.
     AfterName {
         kind: Kind,
@@ -42,13 +49,13 @@ pub(super) enum Machine {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Name {
+struct Name {
     bytes: [u8; NAME_LEN],
     len: usize,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Value {
+#[derive(Clone, Copy, Debug)]
+struct Value {
     from: u64,
     min: u64,
     digit: bool,
@@ -59,87 +66,85 @@ pub(super) struct Value {
 }
 
 impl Machine {
+    #[inline]
     pub(super) fn hold(&self) -> Option<u64> {
-        if let Self::Value(value) = self { Some(value.from) } else { None }
+        if let State::Value(value) = self.state { Some(value.from) } else { None }
     }
 
+    #[inline]
     pub(super) fn step(&mut self, at: u64, byte: u8, begins: bool, open: &mut Open) {
-        match self {
-            Self::Idle => {}
-            Self::Name(name) if is_word(byte) && !begins => {
-                name.push(byte);
+        let next = match self.state {
+            State::Idle => State::Idle,
+            State::Name if is_word(byte) && !begins => {
+                self.name.push(byte);
                 return;
             }
-            Self::Name(name) => {
-                if let Some(kind) = kind_of(name.as_bytes()) {
-                    *self = Self::AfterName { kind, between: 0 };
-                    self.after_name(byte);
-                } else {
-                    *self = Self::Idle;
-                }
+            State::Name => match kind_of(self.name.as_bytes()) {
+                Some(kind) => after_name(kind, 0, byte),
+                None => State::Idle,
+            },
+            State::AfterName { kind, between } => after_name(kind, between, byte),
+            State::AfterSign { sign, kind, between } => after_sign(sign, kind, between, at, byte),
+            State::Value(value) => in_value(value, at, byte, open),
+            State::Masking if is_value(byte) => {
+                open.mask(at, at + 1);
+                State::Masking
             }
-            Self::AfterName { .. } => self.after_name(byte),
-            Self::AfterSign { .. } => self.after_sign(at, byte, open),
-            Self::Value(_) => self.value(at, byte, open),
-            Self::Masking if is_value(byte) => open.mask(at, at + 1),
-            Self::Masking => *self = Self::Idle,
-        }
-        if matches!(self, Self::Idle) && begins {
-            let mut name = Name { bytes: [0; NAME_LEN], len: 0 };
-            name.push(byte);
-            *self = Self::Name(name);
-        }
-    }
-
-    fn after_name(&mut self, byte: u8) {
-        let Self::AfterName { kind, between } = self else { return };
-        let kind = *kind;
-        match byte {
-            b'=' => *self = Self::AfterSign { sign: b'=', kind, between: 0 },
-            b':' => *self = Self::AfterSign { sign: b':', kind, between: 0 },
-            b' ' | b'"' | b'\'' | b'\\' if *between < MAX_BETWEEN => *between += 1,
-            _ => *self = Self::Idle,
-        }
-    }
-
-    fn after_sign(&mut self, at: u64, byte: u8, open: &mut Open) {
-        let Self::AfterSign { sign, kind, between } = self else { return };
-        let kind = *kind;
-        match (byte, *sign) {
-            // `:=` and `=>` assign; `==` and `::` do not.
-            (b'=', b':') | (b'>', b'=') if *between == 0 => {
-                *self = Self::AfterSign { sign: b'=', kind, between: 1 };
+            State::Masking => State::Idle,
+        };
+        self.state = match next {
+            State::Idle if begins => {
+                self.name.len = 0;
+                self.name.push(byte);
+                State::Name
             }
-            (b' ' | b'"' | b'\'' | b'\\', _) if *between < MAX_BETWEEN => *between += 1,
-            (_, sign) if begins_value(byte) && (sign == b'=' || kind.colon) => {
-                *self = Self::Value(Value {
-                    from: at,
-                    min: kind.min,
-                    digit: false,
-                    lower: false,
-                    upper: false,
-                    parted: false,
-                });
-                self.value(at, byte, open);
-            }
-            _ => *self = Self::Idle,
-        }
+            next => next,
+        };
     }
+}
 
-    fn value(&mut self, at: u64, byte: u8, open: &mut Open) {
-        let Self::Value(value) = self else { return };
-        if !is_value(byte) || at - value.from >= MAX_UNDECIDED {
-            *self = Self::Idle;
-            return;
+fn after_name(kind: Kind, between: u8, byte: u8) -> State {
+    match byte {
+        b'=' | b':' => State::AfterSign { sign: byte, kind, between: 0 },
+        b' ' | b'"' | b'\'' | b'\\' if between < MAX_BETWEEN => {
+            State::AfterName { kind, between: between + 1 }
         }
-        value.digit |= byte.is_ascii_digit();
-        value.lower |= byte.is_ascii_lowercase();
-        value.upper |= byte.is_ascii_uppercase();
-        value.parted |= matches!(byte, b'/' | b'.');
-        if at + 1 - value.from >= value.min && value.looks_random() {
-            open.mask(value.from, at + 1);
-            *self = Self::Masking;
+        _ => State::Idle,
+    }
+}
+
+fn after_sign(sign: u8, kind: Kind, between: u8, at: u64, byte: u8) -> State {
+    match (byte, sign) {
+        // `:=` and `=>` assign; `==` and `::` do not.
+        (b'=', b':') | (b'>', b'=') if between == 0 => State::AfterSign { sign: b'=', kind, between: 1 },
+        (b' ' | b'"' | b'\'' | b'\\', _) if between < MAX_BETWEEN => {
+            State::AfterSign { sign, kind, between: between + 1 }
         }
+        (_, sign) if begins_value(byte) && (sign == b'=' || kind.colon) => {
+            let mut value =
+                Value { from: at, min: kind.min, digit: false, lower: false, upper: false, parted: false };
+            value.read(byte);
+            State::Value(value)
+        }
+        _ => State::Idle,
+    }
+}
+
+fn in_value(mut value: Value, at: u64, byte: u8, open: &mut Open) -> State {
+    if !is_value(byte) || at - value.from >= MAX_UNDECIDED {
+        return State::Idle;
+    }
+    value.read(byte);
+    if at + 1 - value.from >= value.min && value.looks_random() {
+        open.mask(value.from, at + 1);
+        return State::Masking;
+    }
+    State::Value(value)
+}
+
+impl Default for Name {
+    fn default() -> Self {
+        Self { bytes: [0; NAME_LEN], len: 0 }
     }
 }
 
@@ -159,6 +164,13 @@ impl Name {
 }
 
 impl Value {
+    fn read(&mut self, byte: u8) {
+        self.digit |= byte.is_ascii_digit();
+        self.lower |= byte.is_ascii_lowercase();
+        self.upper |= byte.is_ascii_uppercase();
+        self.parted |= matches!(byte, b'/' | b'.');
+    }
+
     /// Not a word, not a number; and not a path or a call either.
     fn looks_random(&self) -> bool {
         self.digit && (self.lower || self.upper) && (!self.parted || (self.lower && self.upper))
@@ -193,10 +205,14 @@ fn is_value(byte: u8) -> bool {
         )
 }
 
-/// Judges a name by its last word, and that by the word before. Words are parted by `_`, `-` or a capital; digits at
-/// the end (`KEY_2`) do not count.
+/// Judges a name by its last word, and that by the word before. Words are parted by `_`, `-` or a capital;
+/// digits at the end (`KEY_2`) do not count.
 fn kind_of(name: &[u8]) -> Option<Kind> {
     let end = name.iter().rposition(|byte| byte.is_ascii_alphabetic())? + 1;
+    // The last letters of the words below, to be done at once with most of a text.
+    if !matches!(name[end - 1].to_ascii_lowercase(), b'd' | b'e' | b't' | b'n' | b'y') {
+        return None;
+    }
     let (before, last) = split_last_word(&name[..end]);
     let (_, before) = split_last_word(before);
     let ends = |endings: &[&[u8]]| {
@@ -251,7 +267,8 @@ fn kind_of(name: &[u8]) -> Option<Kind> {
     None
 }
 
-/// Splits off the last word: what follows the last `_` or `-`, or begins with the capital after the last small letter.
+/// Splits off the last word: what follows the last `_` or `-`, or begins with the capital after the last
+/// small letter.
 fn split_last_word(name: &[u8]) -> (&[u8], &[u8]) {
     let end = name.iter().rposition(|byte| byte.is_ascii_alphanumeric()).map_or(0, |at| at + 1);
     let name = &name[..end];

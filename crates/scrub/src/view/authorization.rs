@@ -34,10 +34,12 @@ impl Default for Machine {
 }
 
 impl Machine {
+    #[inline]
     pub(super) fn hold(&self) -> Option<u64> {
         if let Self::Value(from) = self { Some(*from) } else { None }
     }
 
+    #[inline]
     pub(super) fn step(&mut self, at: u64, byte: u8, open: &mut Open) {
         match self {
             Self::Name(_) => {}

@@ -22,6 +22,7 @@ pub(super) enum Machine {
 }
 
 impl Machine {
+    #[inline]
     pub(super) fn hold(&self) -> Option<u64> {
         match self {
             Self::Header(from) | Self::Claims { from, .. } => Some(*from),
@@ -29,6 +30,7 @@ impl Machine {
         }
     }
 
+    #[inline]
     pub(super) fn step(&mut self, at: u64, byte: u8, begins: bool, open: &mut Open) {
         match self {
             Self::Masking if is_word(byte) || byte == b'.' => {

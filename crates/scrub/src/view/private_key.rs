@@ -32,6 +32,7 @@ impl Default for Machine {
 }
 
 impl Machine {
+    #[inline]
     pub(super) fn hold(&self) -> Option<u64> {
         match self {
             Self::Key { end: 1.., from, .. } => Some(*from),
@@ -39,6 +40,7 @@ impl Machine {
         }
     }
 
+    #[inline]
     pub(super) fn step(&mut self, at: u64, byte: u8, open: &mut Open) {
         match self {
             Self::Dashes(count) => {

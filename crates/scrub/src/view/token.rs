@@ -100,6 +100,7 @@ pub(super) enum Machine {
 }
 
 impl Machine {
+    #[inline]
     pub(super) fn hold(&self) -> Option<u64> {
         match self {
             Self::Reading { start, len, fits, .. } => {
@@ -111,6 +112,7 @@ impl Machine {
         }
     }
 
+    #[inline]
     pub(super) fn step(&mut self, at: u64, byte: u8, begins: bool, open: &mut Open) {
         if let Self::Masking { shape } = self {
             if (SHAPES[*shape].body)(byte) {

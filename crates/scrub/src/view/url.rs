@@ -22,6 +22,7 @@ impl Default for Machine {
 }
 
 impl Machine {
+    #[inline]
     pub(super) fn hold(&self) -> Option<u64> {
         match self {
             Self::Password { from, .. } => Some(*from),
@@ -29,6 +30,7 @@ impl Machine {
         }
     }
 
+    #[inline]
     pub(super) fn step(&mut self, at: u64, byte: u8, open: &mut Open) {
         match self {
             Self::Scheme(_) => {}

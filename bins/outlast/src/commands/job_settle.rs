@@ -1,0 +1,151 @@
+//! `outlast job settle`.
+
+use crate::args::job::SettleArgs;
+use crate::budget::Budget;
+use crate::context::Context;
+use crate::done::Done;
+use crate::envelope::{Answer, CallFacts, Data};
+use crate::failure::{self, Failure};
+use crate::result::{Look, Show, job_data};
+use outlast_core::id::JobId;
+use outlast_core::status::State;
+use outlast_hand::clock;
+use outlast_hand::home::Home;
+use outlast_hand::job::Job;
+use outlast_hand::settle::{Outcome, Settle, settle};
+use outlast_sys::proc_tree::scan_environ_mark;
+use serde_json::{Value, json};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Processes that are listed before a person gives their word.
+const LISTED: usize = 64;
+
+/// How long another settler is waited for before this one says that it is at work.
+const OTHER_SETTLER: Duration = Duration::from_millis(50);
+
+/// Settles a job that lost its keeper, or records a person's word about it.
+pub(crate) fn run(context: &Context, args: &SettleArgs) -> Result<Done, Failure> {
+    let budget = context.budget(args.budget)?;
+    let (home, job) = context.find(&args.job)?;
+    let look = Look::at(&job)?;
+    if look.facts.receipt.is_some() || look.facts.attestation.is_some() {
+        return Ok(settled(context, &home, &job, budget, Some("noop"))?.into());
+    }
+    if let Some(name) = &args.attest
+        && look.state() == State::Unknown
+    {
+        return attest(context, &home, &job, budget, name, args.yes);
+    }
+    match within(budget, context, &home, job.id())? {
+        None => Ok(still_at_it(context, &home, &job, budget)?.into()),
+        Some(Outcome::Settled(_) | Outcome::Attested(_)) => Ok(settled(context, &home, &job, budget, None)?.into()),
+        Some(Outcome::KeeperLives) => Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
+            .suggest("nothing was done; stop it with")
+            .fix(context.follow_up.job("cancel", job.id(), &[]))),
+        Some(Outcome::Busy) => Ok(still_at_it(context, &home, &job, budget)?.into()),
+        Some(Outcome::StillUnknown { why }) => Err(unproved(context, &job, &why)),
+    }
+}
+
+/// Settles in a thread of its own, so that the budget is kept: a tree may take its whole grace to end. What was begun
+/// and not finished is begun again by the next call.
+fn within(budget: Budget, context: &Context, home: &Home, id: JobId) -> Result<Option<Outcome>, Failure> {
+    let path = home.path().to_owned();
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        let outcome = || -> std::io::Result<Outcome> {
+            let home = Home::open(&path).map_err(std::io::Error::other)?;
+            let job = home.job(id)?.ok_or(std::io::ErrorKind::NotFound)?;
+            loop {
+                match settle(&home, &job, &Settle::Asked)? {
+                    Outcome::Busy => std::thread::sleep(OTHER_SETTLER),
+                    outcome => return Ok(outcome),
+                }
+            }
+        };
+        let _ = sender.send(outcome());
+    });
+    let outcome = match budget.ends_at(context.started) {
+        None => receiver.recv().ok(),
+        Some(until) => receiver.recv_timeout(Duration::from_millis(until.since(clock::mono_now()).0)).ok(),
+    };
+    outcome.transpose().map_err(|error| failure::of_system("settling the job", &error))
+}
+
+fn attest(
+    context: &Context,
+    home: &Home,
+    job: &Job,
+    budget: Budget,
+    name: &str,
+    yes: bool,
+) -> Result<Done, Failure> {
+    if name.trim().is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
+        return Err(Failure::new(failure::BAD_ARGUMENT, "--attest needs a name of 1 to 200 printable characters"));
+    }
+    let (processes, unreadable) = carriers(job)?;
+    if !yes {
+        let shown = match processes.as_slice() {
+            [] => "no process carries the job's mark".to_owned(),
+            found => format!("processes that carry the job's mark: {}", listed(found)),
+        };
+        return Err(Failure::new(failure::CONFIRMATION_REQUIRED, format!("nothing proves that job {} is dead; {shown}", job.id()))
+            .suggest("nothing was recorded; if you know it is dead, say so with")
+            .fix(context.follow_up.job("settle", job.id(), &["--attest", name, "--yes"]))
+            .context(json!({
+                "_source": "external", "_trusted": false, "processes": processes, "processes_not_readable": unreadable,
+            })));
+    }
+    let how = Settle::Attest { name: name.to_owned() };
+    match settle(home, job, &how).map_err(|error| failure::of_system("recording the attestation", &error))? {
+        Outcome::Attested(_) | Outcome::Settled(_) => Ok(settled(context, home, job, budget, None)?.into()),
+        Outcome::KeeperLives => Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
+            .suggest("nothing was recorded; stop it with")
+            .fix(context.follow_up.job("cancel", job.id(), &[]))),
+        Outcome::Busy => Ok(still_at_it(context, home, job, budget)?.into()),
+        Outcome::StillUnknown { why } => Err(unproved(context, job, &why)),
+    }
+}
+
+/// The processes whose environment names the job, and how many could not be looked at.
+fn carriers(job: &Job) -> Result<(Vec<Value>, u64), Failure> {
+    let mark = format!("{}={}", crate::context::JOB_VARIABLE, job.id());
+    let marked = scan_environ_mark(mark.as_bytes())
+        .map_err(|errno| failure::of_system("looking through /proc", &std::io::Error::from(errno)))?;
+    let processes = marked
+        .found
+        .iter()
+        .take(LISTED)
+        .map(|process| json!({ "pid": process.pid.as_raw_nonzero().get(), "name": String::from_utf8_lossy(process.comm()) }))
+        .collect();
+    Ok((processes, u64::try_from(marked.unreadable).unwrap_or(u64::MAX)))
+}
+
+fn listed(processes: &[Value]) -> String {
+    let name = |process: &Value| format!("{} ({})", process["pid"], process["name"].as_str().unwrap_or("?"));
+    processes.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+fn settled(context: &Context, home: &Home, job: &Job, budget: Budget, effect: Option<&'static str>) -> Result<Answer, Failure> {
+    let look = Look::at(job)?;
+    let mut data = job_data(context, home, job, &look, Show::Counts);
+    data.effect = effect;
+    let text = format!("{}  {}\n", job.id(), look.projection.because);
+    let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
+    Ok(Answer { data: Some(Data::Job(Box::new(data))), text: text.into_bytes(), facts, ..Answer::default() })
+}
+
+fn still_at_it(context: &Context, home: &Home, job: &Job, budget: Budget) -> Result<Answer, Failure> {
+    let answer = settled(context, home, job, budget, None)?;
+    let error = Failure::new(failure::INCOMPLETE, "its tree is being ended; its death is not proved yet")
+        .suggest("go on with")
+        .fix(context.follow_up.job("settle", job.id(), &[]));
+    Ok(Answer { error: Some(error), text: Vec::new(), ..answer })
+}
+
+fn unproved(context: &Context, job: &Job, why: &str) -> Failure {
+    Failure::new(failure::DEATH_NOT_PROVED, format!("job {} stays unknown: {why}", job.id()))
+        .suggest("a restart of the machine proves its death; a person who knows may attest it with")
+        .fix(context.follow_up.job("settle", job.id(), &["--attest", "NAME"]))
+}
