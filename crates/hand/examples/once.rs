@@ -19,7 +19,8 @@ fn main() {
     let rest: Vec<_> = args.collect();
     let split = rest.iter().position(|word| word == "--").expect("--");
     let containment = rest[..split].first().map(|name| {
-        serde_json::from_value(serde_json::Value::String(name.to_str().unwrap().to_owned())).expect("a boundary")
+        serde_json::from_value(serde_json::Value::String(name.to_str().unwrap().to_owned()))
+            .expect("a boundary")
     });
     let argv = rest[split + 1..].iter().map(|word| Bytes(word.clone().into_vec())).collect();
     let cwd = Bytes(std::env::current_dir().unwrap().into_os_string().into_vec());
@@ -32,7 +33,13 @@ fn main() {
             env: Default::default(),
             secrets: Default::default(),
             stdin: Stdin::Null,
-            limits: Limits { deadline: Some(Millis(60_000)), idle: None, log_bytes: Some(1 << 30), pids: None, memory_bytes: None },
+            limits: Limits {
+                deadline: Some(Millis(60_000)),
+                idle: None,
+                log_bytes: Some(1 << 30),
+                pids: None,
+                memory_bytes: None,
+            },
             kind: JobKind::Command,
             merge: false,
             tty: false,
@@ -58,7 +65,11 @@ fn main() {
         Admitted::New(job) => job,
         other => panic!("{other:?}"),
     };
-    let launched = launch(&job, &Launch { watch_output: false, program: None, environment: std::env::vars_os().collect() }).expect("launched");
+    let launched = launch(
+        &job,
+        &Launch { watch_output: false, program: None, environment: std::env::vars_os().collect() },
+    )
+    .expect("launched");
     loop {
         match launched.watch.next(None).expect("a word") {
             Notice::Closed => break,

@@ -82,7 +82,9 @@ pub enum Refusal {
         differs: Vec<&'static str>,
     },
     /// A job of the same workspace is unknown.
-    #[error("job {job_id} in the same workspace is unknown: its keeper was lost, and it may still be writing")]
+    #[error(
+        "job {job_id} in the same workspace is unknown: its keeper was lost, and it may still be writing"
+    )]
     WorkspaceUnknown {
         /// That job.
         job_id: JobId,
@@ -194,7 +196,11 @@ fn plan_after_removal(home: &Home, request: &Request, call: CallHash) -> Result<
     let jobs = home.jobs_of_call(call)?;
     match jobs.last() {
         Some(latest) if home.job(*latest)?.is_some() => plan(home, request, call),
-        Some(latest) => Ok(Plan::New(JobId { number: latest.number.saturating_add(1), attempt: Attempt::FIRST, ..*latest })),
+        Some(latest) => Ok(Plan::New(JobId {
+            number: latest.number.saturating_add(1),
+            attempt: Attempt::FIRST,
+            ..*latest
+        })),
         None => plan(home, request, call),
     }
 }

@@ -253,7 +253,13 @@ pub struct StdinAnswer {
 /// # Errors
 /// What the system says; `NotConnected` where no keeper answers; `InvalidInput` where `offset` lies past what was
 /// taken, or the job's standard input is not open.
-pub fn write_stdin(job: &Job, offset: Cursor, bytes: &[u8], close: bool, timeout: Duration) -> io::Result<StdinAnswer> {
+pub fn write_stdin(
+    job: &Job,
+    offset: Cursor,
+    bytes: &[u8],
+    close: bool,
+    timeout: Duration,
+) -> io::Result<StdinAnswer> {
     let until = Instant::now() + timeout;
     let end = offset.0 + bytes.len() as u64;
     let mut next = offset;

@@ -36,7 +36,10 @@ pub fn read_small(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>
     let mut bytes = Vec::with_capacity(4096);
     std::fs::File::from(fd).take(SMALL_FILE_LIMIT + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > SMALL_FILE_LIMIT {
-        return Err(io::Error::new(io::ErrorKind::FileTooLarge, format!("{name} is larger than {SMALL_FILE_LIMIT} bytes")));
+        return Err(io::Error::new(
+            io::ErrorKind::FileTooLarge,
+            format!("{name} is larger than {SMALL_FILE_LIMIT} bytes"),
+        ));
     }
     Ok(Some(bytes))
 }

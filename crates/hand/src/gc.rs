@@ -100,7 +100,10 @@ pub fn collect_if_due(home: &Home) {
     let now = clock::unix_now();
     let stamp = "collected";
     let last = rustix::fs::statat(home.dir(), stamp, AtFlags::SYMLINK_NOFOLLOW);
-    let last = last.ok().and_then(|stat| u64::try_from(stat.st_mtime).ok()).map(|seconds| UnixMicros(seconds * 1_000_000));
+    let last = last
+        .ok()
+        .and_then(|stat| u64::try_from(stat.st_mtime).ok())
+        .map(|seconds| UnixMicros(seconds * 1_000_000));
     if last.is_some_and(|last| now.since(last) < EVERY && last <= now) {
         return;
     }

@@ -101,7 +101,8 @@ impl Home {
     /// # Errors
     /// [`HomeError::Nowhere`] where none of them is set to an absolute path.
     pub fn locate() -> Result<PathBuf, HomeError> {
-        let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let absolute =
+            |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
         if let Some(home) = std::env::var_os("OUTLAST_HOME").filter(|home| !home.is_empty()) {
             // A relative one would mean another home in each folder; made absolute it is at least visible in answers.
             return std::path::absolute(PathBuf::from(home)).map_err(|_| HomeError::Nowhere);
@@ -140,11 +141,16 @@ impl Home {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(unusable(error)),
         };
-        let Some(text) = files::read_small(dir.as_fd(), "home.json").map_err(unusable)? else { return Ok(None) };
-        let identity: Identity =
-            serde_json::from_slice(&text).map_err(|error| unreadable(format!("home.json does not parse ({error})")))?;
+        let Some(text) = files::read_small(dir.as_fd(), "home.json").map_err(unusable)? else {
+            return Ok(None);
+        };
+        let identity: Identity = serde_json::from_slice(&text)
+            .map_err(|error| unreadable(format!("home.json does not parse ({error})")))?;
         if identity.schema > HOME_SCHEMA {
-            return Err(unreadable(format!("it was made by a later version (schema {}); use that one", identity.schema)));
+            return Err(unreadable(format!(
+                "it was made by a later version (schema {}); use that one",
+                identity.schema
+            )));
         }
         let secret = unhex(&identity.secret)
             .and_then(|bytes| <[u8; 32]>::try_from(bytes).ok())
@@ -280,7 +286,9 @@ impl Home {
         match ids.as_slice() {
             [] => Err(ResolveError::NotFound(text.chars().take(80).collect())),
             [id] => Ok(*id),
-            _ => Err(ResolveError::Ambiguous { text: text.to_owned(), ids: ids.into_iter().take(8).collect() }),
+            _ => {
+                Err(ResolveError::Ambiguous { text: text.to_owned(), ids: ids.into_iter().take(8).collect() })
+            }
         }
     }
 }

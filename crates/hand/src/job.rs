@@ -98,7 +98,8 @@ impl Job {
             None => return Ok(None),
         };
         if spec.schema > SCHEMA {
-            let why = format!("job {id} was admitted by a later version (schema {}); use that one", spec.schema);
+            let why =
+                format!("job {id} was admitted by a later version (schema {}); use that one", spec.schema);
             return Err(io::Error::new(io::ErrorKind::Unsupported, why));
         }
         let open = home.open_dir().try_clone_to_owned()?;
@@ -271,7 +272,8 @@ pub(crate) fn read_progress(path: &Path) -> Option<Progress> {
     use std::os::unix::fs::OpenOptionsExt;
     // The command owns this file: it may be a fifo or a link by now.
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    let mut file = std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
+    let mut file =
+        std::fs::OpenOptions::new().read(true).custom_flags(flags.bits() as i32).open(path).ok()?;
     let metadata = file.metadata().ok()?;
     if !metadata.is_file() {
         return None;

@@ -62,9 +62,15 @@ pub fn launch(job: &Job, launch: &Launch) -> Result<Launched, LaunchError> {
         None => keeper_program().map_err(LaunchError::NoProgram)?,
     };
     let (ours, theirs) = unix::pair().map_err(|errno| refused("making its channel", errno.into()))?;
-    let null = rustix::fs::open("/dev/null", rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC, rustix::fs::Mode::empty())
-        .map_err(|errno| refused("opening /dev/null", errno.into()))?;
-    let text = |bytes: Vec<u8>| CString::new(bytes).map_err(|error| refused("its arguments", io::Error::other(error)));
+    let null = rustix::fs::open(
+        "/dev/null",
+        rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+        rustix::fs::Mode::empty(),
+    )
+    .map_err(|errno| refused("opening /dev/null", errno.into()))?;
+    let text = |bytes: Vec<u8>| {
+        CString::new(bytes).map_err(|error| refused("its arguments", io::Error::other(error)))
+    };
 
     let mut argv = vec![text(program.clone().into_os_string().into_vec())?];
     argv.extend(prefix.map(|word| text(word.as_bytes().to_vec())).transpose()?);

@@ -86,7 +86,8 @@ pub struct Reread {
 /// # Errors
 /// See [`Reader::read_from`].
 pub fn reread(job_path: &Path) -> Result<Reread, Error> {
-    let disk = DirDisk::open(job_path).map_err(|source| Error::StorageFailed { op: outlast_bytelog::Op::List, source })?;
+    let disk = DirDisk::open(job_path)
+        .map_err(|source| Error::StorageFailed { op: outlast_bytelog::Op::List, source })?;
     let mut reader = Reader::open(disk);
     let mut hasher = blake3::Hasher::new();
     let mut state = Reread { hasher: None, stdout_bytes: 0, stderr_bytes: 0, end: Cursor(0) };

@@ -4,7 +4,6 @@
 //! after that, has seen all it wrote. A mark is 16 bytes appended to one file of the home, and its number is the
 //! file's end offset after it: appends are atomic, so no counter has to be locked.
 
-
 use outlast_core::id::{JobId, MutationMark};
 use rustix::fs::{Mode, OFlags, SeekFrom};
 use std::io;

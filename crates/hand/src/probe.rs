@@ -60,7 +60,11 @@ pub fn probe(home: &Home) -> Offers {
     let root = rustix::process::geteuid().is_root();
     let uname = rustix::system::uname();
     Offers {
-        containment: vec![probe_cgroup(), offer(Boundary::Subreaper.name(), true, "always".to_owned()), probe_namespace(root)],
+        containment: vec![
+            probe_cgroup(),
+            offer(Boundary::Subreaper.name(), true, "always".to_owned()),
+            probe_namespace(root),
+        ],
         limits: vec![probe_limit("processes", "pids"), probe_limit("memory", "memory")],
         other_user: root,
         exit_of_strangers: at_least(uname.release().to_string_lossy().as_ref(), (6, 15)),
@@ -91,7 +95,9 @@ fn probe_cgroup() -> Offer {
             (Ok(()), Ok(()), true) => return offer(name, true, format!("below {}", place.display())),
             (Ok(()), Ok(()), false) => why = "this kernel cannot kill a group (Linux 5.14)".to_owned(),
             (Err(errno), ..) => why = format!("no group can be made in {}: {errno}", place.display()),
-            (_, Err(errno), _) => why = format!("nothing can be started in a group below {}: {errno}", place.display()),
+            (_, Err(errno), _) => {
+                why = format!("nothing can be started in a group below {}: {errno}", place.display())
+            }
         }
     }
     offer(name, false, format!("{why}; a delegated group can be named in OUTLAST_CGROUP"))
@@ -117,7 +123,11 @@ fn probe_namespace(root: bool) -> Offer {
             let _ = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], None);
             match wait_pidfd(pidfd.as_fd(), Children::All, false) {
                 Ok(WaitOutcome::Reaped { status: Status::Exited(0), .. }) => {
-                    let how = if root { "as root" } else { "with a user namespace, which changes what the command sees" };
+                    let how = if root {
+                        "as root"
+                    } else {
+                        "with a user namespace, which changes what the command sees"
+                    };
                     offer(name, true, how.to_owned())
                 }
                 Ok(WaitOutcome::Reaped { status: Status::Exited(2), .. }) => {
@@ -146,7 +156,9 @@ fn probe_limit(what: &str, controller: &str) -> Offer {
                     let _ = group.remove();
                     offer(what, true, format!("cgroup version 1, below {}", location.own.display()))
                 }
-                Err(errno) => offer(what, false, format!("no group can be made in {}: {errno}", location.own.display())),
+                Err(errno) => {
+                    offer(what, false, format!("no group can be made in {}: {errno}", location.own.display()))
+                }
             }
         }
         Ok(None) => offer(what, false, format!("the {controller} controller is mounted nowhere")),
@@ -155,11 +167,19 @@ fn probe_limit(what: &str, controller: &str) -> Offer {
 }
 
 fn probe_storage(home: &Home) -> Storage {
-    let (kind, local, durable) = rustix::fs::fstatfs(home.dir()).map_or(("unknown", false, false), |stat| file_system(stat.f_type as u64));
-    let free_bytes = rustix::fs::fstatvfs(home.dir()).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    let (kind, local, durable) = rustix::fs::fstatfs(home.dir())
+        .map_or(("unknown", false, false), |stat| file_system(stat.f_type as u64));
+    let free_bytes =
+        rustix::fs::fstatvfs(home.dir()).map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     let mut times: Vec<u64> = (0..5).filter_map(|_| time_sync(home.path()).ok()).collect();
     times.sort_unstable();
-    Storage { kind: kind.to_owned(), local, durable, free_bytes, sync_us: times.get(times.len() / 2).copied().unwrap_or(0) }
+    Storage {
+        kind: kind.to_owned(),
+        local,
+        durable,
+        free_bytes,
+        sync_us: times.get(times.len() / 2).copied().unwrap_or(0),
+    }
 }
 
 /// Magic numbers of file systems, from the kernel's `magic.h`: name, local, durable.

@@ -116,7 +116,9 @@ fn elect(home: &Home, job: &Job) -> io::Result<Option<OwnedFd>> {
 
 fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Result<Outcome> {
     let why = match prove(facts, how) {
-        Ok(proof) => return finish(home, job, facts, proof).map(|receipt| Outcome::Settled(Box::new(receipt))),
+        Ok(proof) => {
+            return finish(home, job, facts, proof).map(|receipt| Outcome::Settled(Box::new(receipt)));
+        }
         Err(why) => why,
     };
     match how {
@@ -127,7 +129,8 @@ fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Re
                 name: name.clone(),
                 at: clock::unix_now(),
                 seen: marked(job)?.0,
-                final_cursor: log_output(job, &Drain::Lost { why: "its keeper was lost".to_owned() })?.final_cursor,
+                final_cursor: log_output(job, &Drain::Lost { why: "its keeper was lost".to_owned() })?
+                    .final_cursor,
             };
             files::write_durably(job.dir(), name::ATTESTED, &serde_json::to_vec(&attestation)?)?;
             let _ = rustix::fs::unlinkat(home.open_dir(), job.id().to_string().as_str(), AtFlags::empty());
@@ -161,7 +164,9 @@ fn prove(facts: &JobFacts, how: &Settle) -> Result<DeathProof, NotProven> {
     let at = clock::unix_now();
     match mark.boundary {
         Boundary::PidNamespace => {
-            let Some((_, init_pid, start_time, _)) = facts.ledger.started else { return Err(NotProven::InitLives) };
+            let Some((_, init_pid, start_time, _)) = facts.ledger.started else {
+                return Err(NotProven::InitLives);
+            };
             let now = pid(init_pid).and_then(|pid| contain::same_process_now(pid, start_time));
             evidence::pid_namespace_init_gone(InitLook { init_pid, start_time, now }, at)
         }
@@ -176,14 +181,22 @@ fn prove(facts: &JobFacts, how: &Settle) -> Result<DeathProof, NotProven> {
                 return Err(NotProven::CouldHaveLeft);
             }
             let removal = contain::remove_if_empty(&leaf);
-            evidence::closed_cgroup_emptied(leaf.path().to_string_lossy().into_owned(), mark.isolation, &state, &removal, at)
+            evidence::closed_cgroup_emptied(
+                leaf.path().to_string_lossy().into_owned(),
+                mark.isolation,
+                &state,
+                &removal,
+                at,
+            )
         }
         Boundary::Subreaper => Err(NotProven::DescendantsLeft),
     }
 }
 
 fn past_deadline(facts: &JobFacts, mark: &KeeperMark) -> bool {
-    let Some(deadline) = facts.spec.work.limits.deadline.filter(|deadline| deadline.0 > 0) else { return false };
+    let Some(deadline) = facts.spec.work.limits.deadline.filter(|deadline| deadline.0 > 0) else {
+        return false;
+    };
     clock::mono_now() >= mark.mono.plus(deadline)
 }
 
@@ -213,7 +226,8 @@ fn end_tree(facts: &JobFacts, mark: &KeeperMark) {
     let environ_mark = format!("{}={}", variable::JOB_ID, facts.spec.job_id);
     let signal_all = |signal| {
         let in_leaf = leaf.as_ref().and_then(|leaf| leaf.procs().ok()).unwrap_or_default();
-        let carry_mark = scan_environ_mark(environ_mark.as_bytes()).map(|marked| marked.found).unwrap_or_default();
+        let carry_mark =
+            scan_environ_mark(environ_mark.as_bytes()).map(|marked| marked.found).unwrap_or_default();
         for process in &carry_mark {
             if let Ok(fd) = pidfd::open(process.pid)
                 && pidfd::start_time(process.pid) == Some(process.start_time)
@@ -232,7 +246,8 @@ fn end_tree(facts: &JobFacts, mark: &KeeperMark) {
     let over = || {
         init.as_ref().is_none_or(|init| pidfd::is_readable(init.as_fd()).unwrap_or(true))
             && leaf.as_ref().is_none_or(|leaf| !leaf.populated().unwrap_or(false))
-            && scan_environ_mark(environ_mark.as_bytes()).is_ok_and(|marked| marked.found.iter().all(|p| p.is_zombie()))
+            && scan_environ_mark(environ_mark.as_bytes())
+                .is_ok_and(|marked| marked.found.iter().all(|p| p.is_zombie()))
     };
     signal_all(Signal::TERM);
     signal_all(Signal::CONT);
@@ -351,7 +366,9 @@ fn log_output(job: &Job, drain: &Drain) -> io::Result<Output> {
 fn tidy(home: &Home, job: &Job) {
     let id = job.id().to_string();
     let _ = rustix::fs::unlinkat(job.dir(), name::CONTROL, AtFlags::empty());
-    if matches!(job::liveness(home.open_dir(), &id), Ok(Liveness::Gone)) || elect(home, job).ok().flatten().is_some() {
+    if matches!(job::liveness(home.open_dir(), &id), Ok(Liveness::Gone))
+        || elect(home, job).ok().flatten().is_some()
+    {
         let _ = rustix::fs::unlinkat(home.open_dir(), id.as_str(), AtFlags::empty());
     }
     let Ok(Some(StartMark::Keeper(mark))) = job.start_mark() else { return };

@@ -110,7 +110,9 @@ impl Check {
         if id.attempt == Attempt::FIRST {
             return Ok(());
         }
-        let before = all.iter().filter(|other| other.call == id.call && other.number == id.number && other.attempt < id.attempt);
+        let before = all
+            .iter()
+            .filter(|other| other.call == id.call && other.number == id.number && other.attempt < id.attempt);
         for other in before {
             let Some(job) = home.job(*other)? else { continue };
             if job.receipt()?.is_none() && job.attestation()?.is_none() {
@@ -130,7 +132,11 @@ impl Check {
             match record {
                 Record::Started { pid, start_time, .. } => {
                     if started.is_some_and(|before| before != (pid, start_time)) {
-                        self.found("I14", Some(job.id()), "two processes were started under one attempt".to_owned());
+                        self.found(
+                            "I14",
+                            Some(job.id()),
+                            "two processes were started under one attempt".to_owned(),
+                        );
                     }
                     started = Some((pid, start_time));
                 }
@@ -138,13 +144,21 @@ impl Check {
                     reason = true;
                     termed |= request.force;
                     if request.job_id != job.id() || request.generation != facts.spec.generation {
-                        self.found("I26", Some(job.id()), format!("stop {} was meant for another job", request.id));
+                        self.found(
+                            "I26",
+                            Some(job.id()),
+                            format!("stop {} was meant for another job", request.id),
+                        );
                     }
                 }
                 Record::Ending { .. } | Record::Stragglers { .. } => reason = true,
                 Record::Signaled { signal: 15, .. } => termed = true,
                 Record::Signaled { signal: 9, .. } if !termed => {
-                    self.found("I19", Some(job.id()), "it was killed without TERM and without force".to_owned());
+                    self.found(
+                        "I19",
+                        Some(job.id()),
+                        "it was killed without TERM and without force".to_owned(),
+                    );
                 }
                 Record::Exited { .. } => reason = true,
                 _ => {}
@@ -153,7 +167,10 @@ impl Check {
         if termed && !reason && facts.receipt.is_some() {
             self.found("I26", Some(job.id()), "it was signalled for no recorded reason".to_owned());
         }
-        if started.is_some() && !matches!(facts.start, Some(StartMark::Keeper(_))) && facts.boot_id == facts.spec.boot_id {
+        if started.is_some()
+            && !matches!(facts.start, Some(StartMark::Keeper(_)))
+            && facts.boot_id == facts.spec.boot_id
+        {
             self.found("I14", Some(job.id()), "it was started without a start mark of its keeper".to_owned());
         }
         Ok(())
@@ -161,7 +178,10 @@ impl Check {
 
     /// I17: past its deadline and grace, a job is being ended.
     fn deadline(&mut self, facts: &JobFacts) {
-        let (Some(deadline), Some(StartMark::Keeper(mark))) = (facts.spec.work.limits.deadline, &facts.start) else { return };
+        let (Some(deadline), Some(StartMark::Keeper(mark))) = (facts.spec.work.limits.deadline, &facts.start)
+        else {
+            return;
+        };
         if deadline.0 == 0 || facts.spec.work.kind == JobKind::Service || facts.ledger.exited.is_some() {
             return;
         }
@@ -186,7 +206,9 @@ impl Check {
                     self.found("I3", Some(id), format!("its mark {mark} is also that of {other}"));
                 }
             }
-            TerminalMutation::None if !matches!(receipt.exit, Exit::NotStarted { .. } | Exit::ExecFailed { .. }) => {
+            TerminalMutation::None
+                if !matches!(receipt.exit, Exit::NotStarted { .. } | Exit::ExecFailed { .. }) =>
+            {
                 self.found("I3", Some(id), "it ran and took no mark".to_owned());
             }
             TerminalMutation::None | TerminalMutation::Unknown { .. } => {}
@@ -204,7 +226,9 @@ impl Check {
         };
         let boundary = mark.map(|mark| mark.boundary);
         let fits = match &receipt.death {
-            Evidence::CgroupEmptyAndReaped { .. } => by_keeper && boundary == Some(Boundary::Cgroup2Subreaper),
+            Evidence::CgroupEmptyAndReaped { .. } => {
+                by_keeper && boundary == Some(Boundary::Cgroup2Subreaper)
+            }
             Evidence::AllReaped { .. } => by_keeper && boundary == Some(Boundary::Subreaper),
             Evidence::PidNamespaceInitReaped { .. } => by_keeper && boundary == Some(Boundary::PidNamespace),
             Evidence::NeverExecuted { .. } => by_keeper && matches!(receipt.exit, Exit::ExecFailed { .. }),
@@ -213,11 +237,16 @@ impl Check {
                 !by_keeper && mark.is_some_and(|mark| mark.isolation != Isolation::SameUid)
             }
             Evidence::BootChanged { started_in, settled_in } => !by_keeper && started_in != settled_in,
-            Evidence::NeverStarted { .. } => matches!(receipt.exit, Exit::NotStarted { .. }) && mark.is_none(),
+            Evidence::NeverStarted { .. } => {
+                matches!(receipt.exit, Exit::NotStarted { .. }) && mark.is_none()
+            }
             Evidence::SandboxDestroyed { provider_ref, .. } => !provider_ref.is_empty(),
         };
         if !fits {
-            let what = format!("{} is no evidence that its authority could make for its boundary", receipt.death.name());
+            let what = format!(
+                "{} is no evidence that its authority could make for its boundary",
+                receipt.death.name()
+            );
             self.found("I9", id, what);
         }
     }
@@ -226,7 +255,8 @@ impl Check {
     fn output(&mut self, job: &Job, receipt: &Receipt) -> io::Result<()> {
         let id = Some(job.id());
         let output = &receipt.output;
-        let found = outlast_bytelog::inspect(&DirDisk::open(job.path())?, log::log_id(job.id())).map_err(io::Error::other)?;
+        let found = outlast_bytelog::inspect(&DirDisk::open(job.path())?, log::log_id(job.id()))
+            .map_err(io::Error::other)?;
         if matches!(output.drain, Drain::StorageFailed { .. }) {
             return Ok(());
         }
@@ -236,7 +266,11 @@ impl Check {
         }
         let whole = output.gaps.is_empty();
         if found.gaps().is_empty() != whole {
-            self.found("I23", id, format!("the log has {} gaps, the receipt states {}", found.gaps().len(), output.gaps.len()));
+            self.found(
+                "I23",
+                id,
+                format!("the log has {} gaps, the receipt states {}", found.gaps().len(), output.gaps.len()),
+            );
         }
         if let OutputHash::Blake3 { value } = &output.hash
             && whole
@@ -254,7 +288,8 @@ impl Check {
     /// I24: no cursor was announced that the log does not reach.
     fn committed(&mut self, job: &Job) -> io::Result<()> {
         let announced = job.committed()?;
-        let found = outlast_bytelog::inspect(&DirDisk::open(job.path())?, log::log_id(job.id())).map_err(io::Error::other)?;
+        let found = outlast_bytelog::inspect(&DirDisk::open(job.path())?, log::log_id(job.id()))
+            .map_err(io::Error::other)?;
         if announced.0 > found.end() {
             let what = format!("cursor {announced} was announced, the log ends at {}", found.end());
             self.found("I24", Some(job.id()), what);
@@ -266,7 +301,9 @@ impl Check {
     fn open_entries(&mut self, home: &Home, all: &[JobId]) -> io::Result<()> {
         for entry in files::names(home.open_dir())? {
             let id: Option<JobId> = entry.parse().ok();
-            if id.is_none_or(|id| !all.contains(&id)) && crate::job::liveness(home.open_dir(), &entry)? != Liveness::Alive {
+            if id.is_none_or(|id| !all.contains(&id))
+                && crate::job::liveness(home.open_dir(), &entry)? != Liveness::Alive
+            {
                 // Admitted or removed since the listing.
                 let gone = id.is_none_or(|id| !matches!(home.job(id), Ok(Some(_))));
                 if gone {

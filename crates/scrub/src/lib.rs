@@ -2,10 +2,10 @@
 //!
 //! Three independent filters, each fed chunk by chunk with the same result wherever the chunks are cut:
 //!
-//! - [`secrets`] hides the values of declared secrets and their usual encodings before output is logged. What it
-//!   does not hide it never changes, and offsets stay what they were.
-//! - [`view`] hides what looks like a well-known kind of token, for people and models who read the log. It guesses, so
-//!   it is applied to views and never to what is stored. Offsets stay as well.
+//! - [`secrets`] hides the values of declared secrets and their usual encodings before output is logged. What
+//!   it does not hide it never changes, and offsets stay what they were.
+//! - [`view`] hides what looks like a well-known kind of token, for people and models who read the log. It
+//!   guesses, so it is applied to views and never to what is stored. Offsets stay as well.
 //! - [`terminal`] removes what output could do to the terminal of whoever looks at it, colours excepted.
 //!
 //! All three hold back only bytes whose fate the next ones decide, and need memory that does not depend on

@@ -22,11 +22,11 @@ use crate::MASK;
 pub const MIN_VALUE_LEN: usize = 4;
 
 /// The most bytes a value may have.
-pub const MAX_VALUE_LEN: usize = 32 * 1024;
+pub const MAX_VALUE_LEN: usize = 16 * 1024;
 
-/// The most bytes all values of one job may have together. The automaton takes some 200 times as many at
-/// worst.
-pub const MAX_TOTAL_LEN: usize = 64 * 1024;
+/// The most bytes all values of one job may have together. All forms of a value take some 1,300 times its
+/// length in memory, which for a token is 100 KiB, for a key file 2 MiB, and at this limit some 45 MiB.
+pub const MAX_TOTAL_LEN: usize = 32 * 1024;
 
 /// Why a set of secrets cannot be masked. Names the secret, never its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,8 +77,8 @@ pub struct Secrets {
 impl Secrets {
     /// Prepares to mask each value, and what these make of it:
     ///
-    /// - base64 in the standard and the URL alphabet, with and without padding, also as part of something longer, in
-    ///   each of the three ways in which it can then lie;
+    /// - base64 in the standard and the URL alphabet, with and without padding, also as part of something
+    ///   longer, in each of the three ways in which it can then lie;
     /// - hexadecimal, upper and lower case;
     /// - percent-encoding, as the usual libraries do it;
     /// - the inside of a JSON string, once or twice over;
@@ -366,8 +366,8 @@ mod tests {
             SecretsError::TooShort { name: "N".into() }
         );
         assert!(new(4).is_ok());
-        assert!(new(MAX_VALUE_LEN + 1).unwrap_err().to_string().contains("32768"));
-        let many = (0..40).map(|at| (at.to_string(), vec![b'x'; 2000])).collect();
+        assert!(new(MAX_VALUE_LEN + 1).unwrap_err().to_string().contains("16384"));
+        let many = (0..20).map(|at| (at.to_string(), vec![b'x'; 2000])).collect();
         assert_eq!(Secrets::new(many).unwrap_err(), SecretsError::TooMuch);
     }
 

@@ -155,7 +155,11 @@ proptest! {
 
     #[test]
     fn a_secret_inside_something_longer_is_found_in_its_base64(
-        value in value(), before in "[ -~]{0,7}", after in "[ -~]{0,7}", url in any::<bool>(), pad in any::<bool>(),
+        value in value(),
+        before in "[ -~]{0,7}",
+        after in "[ -~]{0,7}",
+        url in any::<bool>(),
+        pad in any::<bool>(),
     ) {
         let value = trimmed(&value);
         let secrets = Secrets::new(vec![("S".into(), value.to_vec())]).unwrap();
@@ -188,7 +192,9 @@ proptest! {
     }
 
     #[test]
-    fn only_what_may_begin_a_secret_is_held_back(values in prop::collection::vec("[a-c]{4,8}", 1..4), text in "[a-d]{0,40}") {
+    fn only_what_may_begin_a_secret_is_held_back(
+        values in prop::collection::vec("[a-c]{4,8}", 1..4), text in "[a-d]{0,40}",
+    ) {
         let named = values.iter().map(|value| (value.clone(), value.clone().into_bytes())).collect();
         let mut masker = Secrets::new(named).unwrap().masker();
         let mut out = Vec::new();
@@ -196,7 +202,8 @@ proptest! {
             masker.push(&text.as_bytes()[at..=at], &mut out);
             let seen = &text[..=at];
             // Another form may begin alike, but none is made of these letters beyond its third.
-            let begins = |len: usize| values.iter().any(|value| value.len() > len && seen.ends_with(&value[..len]));
+            let begins =
+                |len: usize| values.iter().any(|value| value.len() > len && seen.ends_with(&value[..len]));
             let expected = (3..8).rev().find(|len| *len <= seen.len() && begins(*len)).unwrap_or(2);
             prop_assert!(masker.held_len() <= expected, "{} of {seen}", masker.held_len());
             prop_assert_eq!(out.len() + masker.held_len(), seen.len());
@@ -238,7 +245,10 @@ proptest! {
             "\u{1b}[\\[\\]PX^_(#c78][0-9;:?>! ]{0,5}[a-zA-Z@~\u{7}]?".prop_map(String::into_bytes),
             "[\u{80}-\u{a0}\u{202a}-\u{202e}é日😀]{0,4}".prop_map(String::into_bytes),
             "\u{1b}\\[[0-9;:]{0,6}m".prop_map(String::into_bytes),
-            Just(b"\x1b\\".to_vec()), Just(b"\n\r\t".to_vec()), Just(b"\xf0\x9f".to_vec()), Just(b"\xc2".to_vec()),
+            Just(b"\x1b\\".to_vec()),
+            Just(b"\n\r\t".to_vec()),
+            Just(b"\xf0\x9f".to_vec()),
+            Just(b"\xc2".to_vec()),
         ], 0..12),
         cuts in cuts(),
     ) {
@@ -252,7 +262,8 @@ proptest! {
                 let end = rest.by_ref().find(|parameter| !matches!(parameter, '0'..='9' | ';' | ':'));
                 prop_assert_eq!(end, Some('m'));
             } else {
-                prop_assert!(!character.is_control() || matches!(character, '\n' | '\r' | '\t'), "{:?}", character);
+                let kept = !character.is_control() || matches!(character, '\n' | '\r' | '\t');
+                prop_assert!(kept, "{:?}", character);
                 let turns = matches!(character, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
                 prop_assert!(!turns, "{:?}", character);
             }

@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::parse;
 use crate::programs::{self, Arg};
 use crate::report::{Analysis, Dialect, LastPipeline, Stage, WhyNot};
-use crate::status::StageStatus;
 use crate::syntax::{Command, Kind, List, Part, Span, Target, Word};
 use crate::tail;
+use outlast_core::pipeline::Stage as StageStatus;
 
 /// A script about to be run by a shell.
 #[derive(Clone, Copy, Debug)]
@@ -116,7 +116,8 @@ pub fn bash_env_text(original_bash_env: Option<&[u8]>) -> Option<Vec<u8>> {
           builtin printf \"\\n\"; } 2>/dev/null >\"${__outlast_stages:-/dev/null}\"' EXIT\n",
     );
     if let Some(original) = original_bash_env.filter(|original| !original.is_empty()) {
-        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@% =".contains(byte) || *byte >= 0x80;
+        let plain =
+            |byte: &u8| byte.is_ascii_alphanumeric() || b"/._-+,:@% =".contains(byte) || *byte >= 0x80;
         if !original.iter().all(plain) {
             return None;
         }
@@ -142,7 +143,7 @@ pub fn bash_env_text(original_bash_env: Option<&[u8]>) -> Option<Vec<u8>> {
 pub fn instrument_dash(text: &[u8], analysis: &Analysis) -> Option<Vec<u8>> {
     let LastPipeline::Decides { stages, .. } = &analysis.last_pipeline else { return None };
     let spans: Vec<Span> = stages.iter().map(|stage| Span::new(stage.start, stage.end)).collect();
-    let safe = parse::on_big_stack(|| {
+    let safe = parse::on_big_stack(text.len(), || {
         // The analysis does not say how the text was read; only a reading that gives the same stages will do.
         [Dialect::Dash, Dialect::Sh].into_iter().any(|dialect| {
             let Ok(script) = parse::parse(text, None, dialect, 0) else { return false };
@@ -212,8 +213,9 @@ fn plan(call: ScriptCall<'_>, analysis: &Analysis) -> CapturePlan {
         return CapturePlan::NotCaptured { why: NotCaptured::NoPipeline(*why) };
     }
     if call.dialect == Dialect::Bash {
-        let safe = parse::on_big_stack(|| {
-            parse::parse(call.text, None, call.dialect, 0).is_ok_and(|script| Survey::bash_is_safe(&script.list))
+        let safe = parse::on_big_stack(call.text.len(), || {
+            parse::parse(call.text, None, call.dialect, 0)
+                .is_ok_and(|script| Survey::bash_is_safe(&script.list))
         });
         if safe == Some(true) {
             return CapturePlan::BashEnv;
@@ -330,7 +332,8 @@ impl Survey {
     fn simple(&mut self, assignments: &[Word], words: &[Word]) {
         self.words(assignments);
         self.words(words);
-        self.trace_descriptor |= assignments.iter().any(|word| word.assigned_name() == Some(b"BASH_XTRACEFD"));
+        self.trace_descriptor |=
+            assignments.iter().any(|word| word.assigned_name() == Some(b"BASH_XTRACEFD"));
         let args: Vec<Arg> = words.iter().map(Arg::of_word).collect();
         let literals: Vec<Option<&[u8]>> = args.iter().map(|arg| arg.literal.as_deref()).collect();
         let Some(name) = programs::deciding_program(&args) else { return };
@@ -352,7 +355,9 @@ impl Survey {
                     match literal {
                         Some(b"--") => break,
                         Some(b"xtrace" | b"verbose") => self.traces = true,
-                        Some([b'-', letters @ ..]) => self.traces |= letters.iter().any(|l| matches!(l, b'x' | b'v')),
+                        Some([b'-', letters @ ..]) => {
+                            self.traces |= letters.iter().any(|l| matches!(l, b'x' | b'v'))
+                        }
                         Some(_) => {}
                         None => self.traces = true,
                     }
@@ -479,16 +484,24 @@ pub fn reconcile(
         return not(NotCaptured::DoesNotFit(what));
     }
     if let Some(shell) = record.shell.filter(|shell| *shell != exit_code) {
-        return not(NotCaptured::DoesNotFit(format!("the shell left with {shell} and the command with {exit_code}")));
+        return not(NotCaptured::DoesNotFit(format!(
+            "the shell left with {shell} and the command with {exit_code}"
+        )));
     }
     let plain = record.statuses.last().copied();
     let strict = record.statuses.iter().rev().copied().find(|status| *status != 0).or(Some(0));
-    let fits = (pipefail != Some(true) && plain == Some(exit_code)) || (pipefail != Some(false) && strict == Some(exit_code));
+    let fits = (pipefail != Some(true) && plain == Some(exit_code))
+        || (pipefail != Some(false) && strict == Some(exit_code));
     if !fits {
         return not(NotCaptured::DoesNotFit(format!("the stages do not give the exit status {exit_code}")));
     }
-    let with_name = |(stage, status): (&Stage, i32)| StageStatus { program: stage.program.clone(), status };
-    StageEvidence::Captured(stages.iter().zip(record.statuses).map(with_name).collect())
+    let with_name = |(stage, status): (&Stage, i32)| {
+        Some(StageStatus { program: stage.program.clone(), status: u8::try_from(status).ok()? })
+    };
+    match stages.iter().zip(record.statuses).map(with_name).collect() {
+        Some(stages) => StageEvidence::Captured(stages),
+        None => not(NotCaptured::DoesNotFit("a status is none of 0 to 255".to_owned())),
+    }
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //!
 //! 1. **Would it leave the call?** [`analyze_script`] and [`analyze_argv`] list what detaches, daemonizes
 //!    or hands work to another daemon, and, apart from that, what only waits or polls (CONTRACT §3.8).
-//! 2. **Whose status is it?** [`last_pipeline`] names the stages that decide a script's status, and
-//!    [`effective_status`] applies the rule of CONTRACT §3.7 to what they returned.
+//! 2. **Whose status is it?** [`last_pipeline`] names the stages that decide a script's status; the
+//!    rule that judges them is `outlast_core::pipeline`.
 //! 3. **How is a stage's status learnt?** [`plan_capture`] says how to run the script so that every stage
 //!    is recorded, and [`reconcile`] decides whether the record may be believed.
 //!
@@ -21,7 +21,6 @@ mod capture;
 mod parse;
 mod programs;
 mod report;
-mod status;
 mod syntax;
 mod tail;
 mod walk;
@@ -30,16 +29,13 @@ pub use capture::{
     CapturePlan, NotCaptured, RecordedStages, ScriptCall, StageEvidence, StagesError, bash_env_text,
     instrument_dash, parse_stages, plan_capture, plan_capture_argv, reconcile,
 };
-pub use report::{Analysis, Dialect, Finding, FindingKind, LastPipeline, Parsed, Stage, UnparsedReason, WhyNot};
-pub use status::{Effective, Rule, StageStatus, effective_status};
+pub use report::{
+    Analysis, Dialect, Finding, FindingKind, LastPipeline, Parsed, Stage, UnparsedReason, WhyNot,
+};
 
 /// Reads a script and lists what it would do that a call must not.
 pub fn analyze_script(text: &[u8], dialect: Dialect) -> Analysis {
-    report::analyze(text, |text| {
-        let script = parse::parse(text, None, dialect, 0)?;
-        let last_pipeline = tail::public(tail::find(&script));
-        Ok((walk::script(script, dialect), last_pipeline))
-    })
+    report::analyze(text, |text| walk::script(text, dialect))
 }
 
 /// Reads a command line that is about to be started as it is, looking into any shell it calls.
@@ -53,25 +49,26 @@ pub fn analyze_argv(argv: &[Vec<u8>]) -> Analysis {
             return Err(parse::Stop::Whole(UnparsedReason::TooLarge { limit: parse::MAX_BYTES }));
         }
         let args = programs::args_of_argv(argv);
-        let last_pipeline = match programs::shell_call(&args).and_then(|call| call.script.map(|at| (call, at))) {
-            None => LastPipeline::No { why: WhyNot::NotAPipeline },
-            Some((call, at)) => {
-                let inner = &args[at].script;
-                match parse::parse(&inner.bytes, Some(&inner.places), call.dialect, 0) {
-                    Err(_) => LastPipeline::No { why: WhyNot::Unparsed },
-                    Ok(script) => {
-                        let mut tail = tail::find(&script);
-                        if let (true, Ok(tail)) = (call.pipefail, &mut tail) {
-                            // The shell's option holds unless the script itself touches it.
-                            if !tail.sets_pipefail {
-                                tail.pipefail = Some(true);
+        let last_pipeline =
+            match programs::shell_call(&args).and_then(|call| call.script.map(|at| (call, at))) {
+                None => LastPipeline::No { why: WhyNot::NotAPipeline },
+                Some((call, at)) => {
+                    let inner = &args[at].script;
+                    match parse::parse(&inner.bytes, Some(&inner.places), call.dialect, 0) {
+                        Err(_) => LastPipeline::No { why: WhyNot::Unparsed },
+                        Ok(script) => {
+                            let mut tail = tail::find(&script);
+                            if let (true, Ok(tail)) = (call.pipefail, &mut tail) {
+                                // The shell's option holds unless the script itself touches it.
+                                if !tail.sets_pipefail {
+                                    tail.pipefail = Some(true);
+                                }
                             }
+                            tail::public(tail)
                         }
-                        tail::public(tail)
                     }
                 }
-            }
-        };
+            };
         Ok((walk::argv(&args), last_pipeline))
     })
 }

@@ -13,7 +13,8 @@ use std::rc::Rc;
 
 use crate::report::{Dialect, UnparsedReason};
 use crate::syntax::{
-    AndOr, Arm, Command, Derived, Document, Item, Kind, List, Part, Pipeline, Redirect, Script, Span, Target, Word,
+    AndOr, Arm, Command, Derived, Document, Item, Kind, List, Part, Pipeline, Redirect, Script, Span, Target,
+    Word,
 };
 
 /// No honest call is larger; what is larger belongs into a file.
@@ -99,8 +100,8 @@ struct Reader<'a> {
 }
 
 const RESERVED: &[&[u8]] = &[
-    b"if", b"then", b"else", b"elif", b"fi", b"do", b"done", b"case", b"esac", b"while", b"until", b"for", b"{",
-    b"}", b"!",
+    b"if", b"then", b"else", b"elif", b"fi", b"do", b"done", b"case", b"esac", b"while", b"until", b"for",
+    b"{", b"}", b"!",
 ];
 const RESERVED_BASH: &[&[u8]] = &[b"select", b"function", b"coproc", b"[[", b"]]", b"time"];
 
@@ -134,7 +135,11 @@ impl Reader<'_> {
     }
 
     fn span(&self, start: usize, end: usize) -> Span {
-        if end > start { Span::new(self.place(start), self.place(end - 1) + 1) } else { Span::new(self.place(start), self.place(start)) }
+        if end > start {
+            Span::new(self.place(start), self.place(end - 1) + 1)
+        } else {
+            Span::new(self.place(start), self.place(start))
+        }
     }
 
     fn fail<T>(&self, what: &'static str) -> Read<T> {
@@ -230,9 +235,7 @@ impl Reader<'_> {
         let length = rest.iter().take(9).take_while(|byte| !is_meta(**byte)).count();
         let word = &rest[..length];
         let found = RESERVED.iter().find(|reserved| **reserved == word);
-        let found = found.or_else(|| {
-            RESERVED_BASH.iter().find(|reserved| self.bash() && **reserved == word)
-        });
+        let found = found.or_else(|| RESERVED_BASH.iter().find(|reserved| self.bash() && **reserved == word));
         found.copied()
     }
 
@@ -487,7 +490,9 @@ impl Reader<'_> {
                 self.blanks()?;
                 match self.peek() {
                     Some(b';' | b'\n') => break,
-                    Some(byte) if !is_meta(byte) || self.at_substitution() => words.push(self.word(Mode::Plain)?),
+                    Some(byte) if !is_meta(byte) || self.at_substitution() => {
+                        words.push(self.word(Mode::Plain)?)
+                    }
                     _ => return self.fail("`do` is missing"),
                 }
             }
@@ -558,7 +563,9 @@ impl Reader<'_> {
     fn function(&mut self, name: Vec<u8>) -> Read<Kind> {
         self.lines()?;
         let body = self.command()?;
-        if self.dialect == Dialect::Bash && matches!(body.kind, Kind::Simple { .. } | Kind::Function { .. }) {
+        if self.dialect == Dialect::Bash
+            && matches!(body.kind, Kind::Simple { .. } | Kind::Function { .. } | Kind::Coprocess { .. })
+        {
             return self.fail("a function's body is missing");
         }
         Ok(Kind::Function { name, body: Rc::new(body) })
@@ -576,9 +583,13 @@ impl Reader<'_> {
             self.advance(length)?;
             self.blanks()?;
             let opens = self.peek() == Some(b'(')
-                || self.reserved().is_some_and(|word| !matches!(word, b"}" | b"!" | b"time" | b"then" | b"do"));
+                || self
+                    .reserved()
+                    .is_some_and(|word| !matches!(word, b"}" | b"!" | b"time" | b"then" | b"do"));
             if length > 0 && opens && self.pos > before + length {
                 name = Some(word);
+            } else if length > 0 && self.reserved().is_some() && self.pos > before + length {
+                return self.fail("a reserved word out of place");
             } else {
                 self.pos = before;
             }
@@ -598,7 +609,9 @@ impl Reader<'_> {
                     self.advance(2)?;
                     return Ok(Kind::Test(words));
                 }
-                Some(b'&' | b'|' | b'<' | b'>' | b'(' | b')') if mode == Mode::Test && !self.at_substitution() => {
+                Some(b'&' | b'|' | b'<' | b'>' | b'(' | b')')
+                    if mode == Mode::Test && !self.at_substitution() =>
+                {
                     if self.peek() == Some(b'&') && self.peek_at(1) != Some(b'&') {
                         return self.fail("a single `&` inside `[[`");
                     }
@@ -629,8 +642,14 @@ impl Reader<'_> {
             }
             match self.peek() {
                 Some(b'(') if words.len() == 1 && assignments.is_empty() && redirects.is_empty() => {
-                    let Some(name) = words[0].literal() else { return self.fail("`(` out of place") };
-                    if self.dialect == Dialect::Dash && !is_name(&name.bytes) {
+                    // In a string that is a script, an expansion may make up the name.
+                    let composed = self.places.is_some().then(|| words[0].as_script());
+                    let Some(name) = words[0].literal().or(composed) else {
+                        return self.fail("`(` out of place");
+                    };
+                    let quoted = !matches!(&words[0].parts[..], [Part::Literal { quoted: false, .. }]);
+                    let named = !quoted && is_name(&name.bytes) || self.places.is_some();
+                    if self.dialect == Dialect::Dash && !named {
                         return self.fail("a function's name is not a name");
                     }
                     self.advance(1)?;
@@ -640,7 +659,8 @@ impl Reader<'_> {
                     return Ok(Command { kind, redirects, span: self.span(start, self.pos) });
                 }
                 Some(byte) if !is_meta(byte) || self.at_substitution() => {
-                    let word = self.word(if words.is_empty() { Mode::First } else { Mode::Plain })?;
+                    let mode = if words.first().is_none_or(declares) { Mode::First } else { Mode::Plain };
+                    let word = self.word(mode)?;
                     end = self.pos;
                     if words.is_empty() && word.assigned_name().is_some() {
                         assignments.push(word);
@@ -850,7 +870,7 @@ impl Reader<'_> {
                     flush(&mut parts, &mut text, false);
                     parts.push(Part::Glob { inner, raw: self.raw(from, self.pos) });
                 }
-                b'(' if self.bash() && opens_array(&parts, &text) => {
+                b'(' if self.bash() && mode == Mode::First && opens_array(&parts, &text) => {
                     self.advance(1)?;
                     flush(&mut parts, &mut text, false);
                     parts.push(Part::Array(self.deeper(Self::array)?));
@@ -1201,7 +1221,11 @@ impl Reader<'_> {
             documents: std::mem::take(&mut self.documents),
         };
         let list = reader.list(Until::End);
-        let rest = if reader.pos < reader.end { reader.fail("a word or operator that nothing opened") } else { Ok(()) };
+        let rest = if reader.pos < reader.end {
+            reader.fail("a word or operator that nothing opened")
+        } else {
+            Ok(())
+        };
         let documents = reader.read_documents();
         self.fuel = reader.fuel;
         self.documents = reader.documents;
@@ -1297,6 +1321,11 @@ impl Reader<'_> {
             self.advance(1)?;
             parts.extend(self.deeper(|reader| reader.bracketed())?);
         }
+        // In a string that is a script, an expansion may yet complete the name.
+        let composed = self.places.is_some() && self.peek() == Some(b'$');
+        if !composed && !self.peek().is_some_and(|byte| b"}:-=?+#%/^,@*".contains(&byte)) {
+            return self.fail("`}` is missing");
+        }
         // Inside double quotes a single quote quotes only in the patterns of `#`, `%`, `/`, `^` and `,`.
         let operator = if self.peek() == Some(b':') { self.peek_at(1) } else { self.peek() };
         let single_is_plain = quoted && matches!(operator, Some(b'-' | b'=' | b'?' | b'+'));
@@ -1311,6 +1340,13 @@ impl Reader<'_> {
             }
         }
     }
+}
+
+/// Builtins whose arguments are assignments, arrays included.
+fn declares(program: &Word) -> bool {
+    let names: &[&[u8]] =
+        &[b"declare", b"typeset", b"local", b"export", b"readonly", b"eval", b"let", b"alias"];
+    program.literal().is_some_and(|text| names.contains(&text.bytes.as_slice()))
 }
 
 fn flush(parts: &mut Vec<Part>, text: &mut Derived, quoted: bool) {
@@ -1341,11 +1377,18 @@ fn opens_array(parts: &[Part], text: &Derived) -> bool {
     first.first().is_some_and(|byte| byte.is_ascii_alphabetic() || *byte == b'_')
 }
 
-/// Runs `work` on a stack that the depth limit cannot exhaust. Only touched pages cost memory.
+/// Runs `work`, which reads `bytes` bytes, on a stack that the depth limit cannot exhaust. Only touched pages cost
+/// memory.
 ///
 /// A panic in it is caught, as is a thread that cannot be started: both are `None`.
-pub(crate) fn on_big_stack<T: Send>(work: impl FnOnce() -> T + Send) -> Option<T> {
+pub(crate) fn on_big_stack<T: Send>(bytes: usize, work: impl FnOnce() -> T + Send) -> Option<T> {
     const STACK_BYTES: usize = 128 * 1024 * 1024;
+    // What is this short cannot nest deep enough for any stack to matter, and most command lines are: a thread of
+    // its own would be a good part of what starting a command costs.
+    const SHORT: usize = 128;
+    if bytes <= SHORT {
+        return std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)).ok();
+    }
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new()
             .name("outlast-shell".to_owned())

@@ -52,12 +52,23 @@ pub(crate) enum How {
 /// What a command line does that matters here.
 #[derive(Debug)]
 pub(crate) enum Act<'a> {
-    Detaches { kind: FindingKind, span: Span, message: String },
-    Script { text: Derived, dialect: Dialect, how: How },
+    Detaches {
+        kind: FindingKind,
+        span: Span,
+        message: String,
+    },
+    Script {
+        text: Derived,
+        dialect: Dialect,
+        how: How,
+    },
     /// A shell that reads its script from standard input.
     ReadsScript(Dialect),
     /// The program that runs in the end, with its arguments.
-    Runs { name: String, args: &'a [Arg] },
+    Runs {
+        name: String,
+        args: &'a [Arg],
+    },
 }
 
 /// How deep wrappers are followed (`env env env …`).
@@ -120,7 +131,10 @@ pub(crate) fn shell_call(args: &[Arg]) -> Option<ShellCall> {
 
 /// `env -i` and its like.
 fn clears(argument: &[u8]) -> bool {
-    argument == b"-" || argument.starts_with(b"-i") || argument.starts_with(b"-u") || argument.starts_with(b"--")
+    argument == b"-"
+        || argument.starts_with(b"-i")
+        || argument.starts_with(b"-u")
+        || argument.starts_with(b"--")
 }
 
 fn name_of(arg: &Arg) -> Option<String> {
@@ -196,7 +210,8 @@ fn tail_of(arg: &Arg, from: usize) -> Arg {
 
 fn has(options: &[Flag], short: u8, long: &str) -> bool {
     options.iter().any(|option| {
-        let named = option.short == Some(short) && short != 0 || option.long.as_deref() == Some(long) && !long.is_empty();
+        let named = option.short == Some(short) && short != 0
+            || option.long.as_deref() == Some(long) && !long.is_empty();
         named && !option.value.as_ref().is_some_and(|value| value.is("false") || value.is("0"))
     })
 }
@@ -217,12 +232,38 @@ struct Wrapper {
 }
 
 impl Wrapper {
-    const fn new(name: &'static str, shorts: &'static [u8], longs: &'static [&'static str], operands: usize) -> Self {
-        Self { name, shorts, longs, operands, assignments: false, passes_status: false, keeps_environment: false }
+    const fn new(
+        name: &'static str,
+        shorts: &'static [u8],
+        longs: &'static [&'static str],
+        operands: usize,
+    ) -> Self {
+        Self {
+            name,
+            shorts,
+            longs,
+            operands,
+            assignments: false,
+            passes_status: false,
+            keeps_environment: false,
+        }
     }
 
-    const fn clear(name: &'static str, shorts: &'static [u8], longs: &'static [&'static str], operands: usize) -> Self {
-        Self { name, shorts, longs, operands, assignments: false, passes_status: true, keeps_environment: true }
+    const fn clear(
+        name: &'static str,
+        shorts: &'static [u8],
+        longs: &'static [&'static str],
+        operands: usize,
+    ) -> Self {
+        Self {
+            name,
+            shorts,
+            longs,
+            operands,
+            assignments: false,
+            passes_status: true,
+            keeps_environment: true,
+        }
     }
 
     const fn with_assignments(mut self) -> Self {
@@ -274,20 +315,31 @@ const WRAPPERS: &[Wrapper] = &[
     Wrapper::new("ltrace", b"aeilnopsuxDFASwX", &[], 0),
     Wrapper::new("gosu", b"", &[], 1),
     Wrapper::new("su-exec", b"", &[], 1),
-    Wrapper::new("setpriv", b"", &["reuid", "regid", "groups", "inh-caps", "ambient-caps", "bounding-set"], 0),
+    Wrapper::new(
+        "setpriv",
+        b"",
+        &["reuid", "regid", "groups", "inh-caps", "ambient-caps", "bounding-set"],
+        0,
+    ),
     Wrapper::new("tini", b"pe", &[], 0),
     Wrapper::new("dumb-init", b"r", &["rewrite"], 0),
     Wrapper::new("fakeroot", b"lsibu", &["lib", "faked"], 0),
     Wrapper::new("xvfb-run", b"nefspw", &["server-num", "server-args", "error-file", "auth-file"], 0),
     Wrapper::new("dbus-run-session", b"", &["config-file", "dbus-daemon"], 0),
     Wrapper::new("unbuffer", b"", &[], 0),
-    Wrapper::new("xargs", b"aEILnPsd", &["arg-file", "delimiter", "max-lines", "max-args", "max-procs", "max-chars"], 0),
+    Wrapper::new(
+        "xargs",
+        b"aEILnPsd",
+        &["arg-file", "delimiter", "max-lines", "max-args", "max-procs", "max-chars"],
+        0,
+    ),
     Wrapper::new("numactl", b"mNCpil", &[], 0),
     Wrapper::new("proxychains", b"f", &[], 0),
 ];
 
 const SUDO_SHORTS: &[u8] = b"ugphCDRrTtUac";
-const SUDO_LONGS: &[&str] = &["user", "group", "prompt", "host", "close-from", "chdir", "chroot", "role", "type"];
+const SUDO_LONGS: &[&str] =
+    &["user", "group", "prompt", "host", "close-from", "chdir", "chroot", "role", "type"];
 
 const SHELLS: &[(&str, Dialect, bool)] = &[
     ("bash", Dialect::Bash, true),
@@ -411,7 +463,9 @@ impl<'a> Looker<'a> {
         }
         if name == "env" {
             let (found, _) = options(rest, b"uCS", &["unset", "chdir", "split-string"]);
-            let split = found.into_iter().find(|o| o.short == Some(b'S') || o.long.as_deref() == Some("split-string"));
+            let split = found
+                .into_iter()
+                .find(|o| o.short == Some(b'S') || o.long.as_deref() == Some("split-string"));
             if let Some(text) = split.and_then(|option| option.value) {
                 self.child(text.script, self.outer);
             }
@@ -451,7 +505,8 @@ impl<'a> Looker<'a> {
                 self.child(joined(command), Dialect::Sh);
             }
             "parallel" => {
-                let (_, command) = options(rest, b"jaNnLsSE", &["jobs", "arg-file", "colsep", "joblog", "timeout"]);
+                let (_, command) =
+                    options(rest, b"jaNnLsSE", &["jobs", "arg-file", "colsep", "joblog", "timeout"]);
                 let end = command.iter().position(|a| a.is(":::") || a.is("::::") || a.is(":::+"));
                 self.child(joined(&command[..end.unwrap_or(command.len())]), Dialect::Sh);
             }
@@ -609,9 +664,10 @@ fn detaching_call(name: &str, args: &[Arg]) -> Option<(FindingKind, String)> {
             .filter(|_| !args.iter().any(|arg| arg.is("--no-daemon")))
             .and_then(|verb| daemon(true, &format!("{name} {verb}"))),
         "gunicorn" => itself(args.iter().any(|arg| arg.is("--daemon") || arg.is("-D")), "gunicorn --daemon"),
-        "redis-server" => {
-            itself(args.windows(2).any(|pair| pair[0].is("--daemonize") && pair[1].is("yes")), "redis-server --daemonize")
-        }
+        "redis-server" => itself(
+            args.windows(2).any(|pair| pair[0].is("--daemonize") && pair[1].is("yes")),
+            "redis-server --daemonize",
+        ),
         _ => None,
     }
 }
@@ -637,8 +693,22 @@ fn tmux(args: &[Arg]) -> Option<String> {
                 }
             }
             let hands_over = &[
-                "new-window", "neww", "split-window", "splitw", "respawn-pane", "respawnp", "respawn-window",
-                "respawnw", "run-shell", "run", "send-keys", "send", "if-shell", "if", "pipe-pane", "pipep",
+                "new-window",
+                "neww",
+                "split-window",
+                "splitw",
+                "respawn-pane",
+                "respawnp",
+                "respawn-window",
+                "respawnw",
+                "run-shell",
+                "run",
+                "send-keys",
+                "send",
+                "if-shell",
+                "if",
+                "pipe-pane",
+                "pipep",
             ];
             if any_of(hands_over) {
                 let name = String::from_utf8_lossy(command.literal.as_deref().unwrap_or(b"")).into_owned();
@@ -666,18 +736,58 @@ fn screen(args: &[Arg]) -> Option<String> {
 
 const CONTAINER_SHORTS: &[u8] = b"Hcl";
 const CONTAINER_LONGS: &[&str] = &[
-    "host", "context", "config", "log-level", "tlscacert", "tlscert", "tlskey", "root", "runroot", "url",
-    "connection", "storage-driver", "namespace", "address", "cgroup-manager", "identity",
+    "host",
+    "context",
+    "config",
+    "log-level",
+    "tlscacert",
+    "tlscert",
+    "tlskey",
+    "root",
+    "runroot",
+    "url",
+    "connection",
+    "storage-driver",
+    "namespace",
+    "address",
+    "cgroup-manager",
+    "identity",
 ];
 const COMPOSE_SHORTS: &[u8] = b"fp";
 const COMPOSE_LONGS: &[&str] =
     &["file", "project-name", "profile", "env-file", "project-directory", "ansi", "parallel", "progress"];
 /// Long options of `run`, `exec` and `create` that stand alone; any other without `=` takes a value.
 const RUN_FLAGS: &[&str] = &[
-    "detach", "init", "interactive", "tty", "no-healthcheck", "oom-kill-disable", "privileged", "publish-all",
-    "quiet", "read-only", "rm", "sig-proxy", "disable-content-trust", "help", "replace", "tls-verify", "rmi",
-    "env-host", "http-proxy", "no-hosts", "no-hostname", "passwd", "read-only-tmpfs", "no-deps", "service-ports",
-    "use-aliases", "build", "remove-orphans", "quiet-pull", "no-TTY",
+    "detach",
+    "init",
+    "interactive",
+    "tty",
+    "no-healthcheck",
+    "oom-kill-disable",
+    "privileged",
+    "publish-all",
+    "quiet",
+    "read-only",
+    "rm",
+    "sig-proxy",
+    "disable-content-trust",
+    "help",
+    "replace",
+    "tls-verify",
+    "rmi",
+    "env-host",
+    "http-proxy",
+    "no-hosts",
+    "no-hostname",
+    "passwd",
+    "read-only-tmpfs",
+    "no-deps",
+    "service-ports",
+    "use-aliases",
+    "build",
+    "remove-orphans",
+    "quiet-pull",
+    "no-TTY",
 ];
 
 fn container(name: &str, args: &[Arg]) -> Option<String> {

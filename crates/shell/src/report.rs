@@ -11,8 +11,8 @@ use crate::walk::{Found, Gap, Raw};
 pub enum Dialect {
     /// GNU bash under its own name.
     Bash,
-    /// `/bin/sh`, which may be dash or bash. Bash's extensions are read, but `&>` is taken at its POSIX
-    /// meaning (start in the background, then redirect), because on many systems that is what happens.
+    /// `/bin/sh`, which may be dash or bash. Both readings are made and what either finds counts: to dash
+    /// `make &>log` starts `make` in the background, and `$'…'` ends elsewhere.
     Sh,
     /// dash, or another shell that knows nothing but POSIX.
     Dash,
@@ -216,7 +216,7 @@ pub(crate) fn analyze(
     text: &[u8],
     read: impl FnOnce(&[u8]) -> Result<(Found, LastPipeline), Stop> + Send,
 ) -> Analysis {
-    match parse::on_big_stack(|| read(text)) {
+    match parse::on_big_stack(text.len(), || read(text)) {
         None => Analysis::unparsed(UnparsedReason::Internal),
         Some(Err(stop)) => Analysis::unparsed(reason(text, stop.into())),
         Some(Ok((found, last_pipeline))) => Analysis {

@@ -89,17 +89,42 @@ pub(crate) struct Command {
 
 #[derive(Debug)]
 pub(crate) enum Kind {
-    Simple { assignments: Vec<Word>, words: Vec<Word> },
+    Simple {
+        assignments: Vec<Word>,
+        words: Vec<Word>,
+    },
     Brace(List),
     Subshell(List),
-    If { arms: Vec<(List, List)>, otherwise: Option<List> },
-    Loop { condition: List, body: List },
-    For { variable: Vec<u8>, words: Vec<Word>, body: List },
-    ArithmeticFor { parts: Vec<Part>, body: List },
-    Case { subject: Word, arms: Vec<Arm> },
+    If {
+        arms: Vec<(List, List)>,
+        otherwise: Option<List>,
+    },
+    Loop {
+        condition: List,
+        body: List,
+    },
+    For {
+        variable: Vec<u8>,
+        words: Vec<Word>,
+        body: List,
+    },
+    ArithmeticFor {
+        parts: Vec<Part>,
+        body: List,
+    },
+    Case {
+        subject: Word,
+        arms: Vec<Arm>,
+    },
     /// The body is shared with the walk, which enters it at each call.
-    Function { name: Vec<u8>, body: Rc<Command> },
-    Coprocess { name: Option<Vec<u8>>, body: Box<Command> },
+    Function {
+        name: Vec<u8>,
+        body: Rc<Command>,
+    },
+    Coprocess {
+        name: Option<Vec<u8>>,
+        body: Box<Command>,
+    },
     /// `(( … ))`: nothing runs but the substitutions in it.
     Arithmetic(Vec<Part>),
     /// `[[ … ]]`: likewise.
@@ -174,7 +199,8 @@ impl Word {
             Some(b'+') if bytes.get(length + 1) == Some(&b'=') => Some(&bytes[..length]),
             // `name[subscript]=`: the subscript is a part of its own.
             None if length == bytes.len() => {
-                let [_, Part::Glob { raw, .. }, Part::Literal { text, quoted: false }, ..] = &self.parts[..] else {
+                let [_, Part::Glob { raw, .. }, Part::Literal { text, quoted: false }, ..] = &self.parts[..]
+                else {
                     return None;
                 };
                 let signs = text.bytes.starts_with(b"=") || text.bytes.starts_with(b"+=");

@@ -23,8 +23,15 @@ pub(crate) fn public(tail: Result<Tail, WhyNot>) -> LastPipeline {
     match tail {
         Err(why) => LastPipeline::No { why },
         Ok(tail) => {
-            let stage = |stage: StageSpan| Stage { program: stage.program, start: stage.span.start, end: stage.span.end };
-            LastPipeline::Decides { stages: tail.stages.into_iter().map(stage).collect(), pipefail: tail.pipefail }
+            let stage = |stage: StageSpan| Stage {
+                program: stage.program,
+                start: stage.span.start,
+                end: stage.span.end,
+            };
+            LastPipeline::Decides {
+                stages: tail.stages.into_iter().map(stage).collect(),
+                pipefail: tail.pipefail,
+            }
         }
     }
 }
@@ -42,7 +49,11 @@ pub(crate) fn find(script: &Script) -> Result<Tail, WhyNot> {
         .iter()
         .map(|stage| StageSpan { program: program_of(stage), span: stage.span })
         .collect();
-    Ok(Tail { stages, pipefail: pipefail(&script.list, survey.pipefail_sets), sets_pipefail: survey.pipefail_sets > 0 })
+    Ok(Tail {
+        stages,
+        pipefail: pipefail(&script.list, survey.pipefail_sets),
+        sets_pipefail: survey.pipefail_sets > 0,
+    })
 }
 
 pub(crate) fn deciding(list: &List) -> Result<&Pipeline, WhyNot> {
@@ -67,7 +78,9 @@ pub(crate) fn deciding(list: &List) -> Result<&Pipeline, WhyNot> {
             Err(WhyNot::NotAPipeline) => Err(WhyNot::NotAPipeline),
             other => other,
         },
-        Some(Kind::Simple { .. } | Kind::Function { .. } | Kind::Coprocess { .. }) => Err(WhyNot::NotAPipeline),
+        Some(Kind::Simple { .. } | Kind::Function { .. } | Kind::Coprocess { .. }) => {
+            Err(WhyNot::NotAPipeline)
+        }
         Some(Kind::Arithmetic(_) | Kind::Test(_)) | None => Err(WhyNot::NotAPipeline),
         Some(_) => Err(WhyNot::Nested),
     }
@@ -89,11 +102,11 @@ fn program_of(command: &Command) -> Option<String> {
 fn pipefail(list: &List, sets: usize) -> Option<bool> {
     let mut sure = false;
     for item in &list.items {
-        let plain = item.background.is_none();
-        if let [Command { kind: Kind::Simple { words, .. }, .. }] = &item.and_or.first.stages[..] {
-            if let Some(on) = sets_pipefail(words).filter(|_| plain) {
-                sure = on;
-            }
+        if let [Command { kind: Kind::Simple { words, .. }, .. }] = &item.and_or.first.stages[..]
+            && item.background.is_none()
+            && let Some(on) = sets_pipefail(words)
+        {
+            sure = on;
         }
     }
     let top = list.items.iter().filter(|item| match &item.and_or.first.stages[..] {
@@ -104,7 +117,8 @@ fn pipefail(list: &List, sets: usize) -> Option<bool> {
 }
 
 fn sets_pipefail(words: &[Word]) -> Option<bool> {
-    let literals: Vec<Vec<u8>> = words.iter().map(|word| word.literal().map_or(Vec::new(), |t| t.bytes)).collect();
+    let literals: Vec<Vec<u8>> =
+        words.iter().map(|word| word.literal().map_or(Vec::new(), |t| t.bytes)).collect();
     let (first, rest) = literals.split_first()?;
     if first != b"set" {
         return None;
@@ -164,7 +178,10 @@ impl Survey {
                 // An unknown program may be any builtin.
                 let ends = match name.as_deref() {
                     None => !words.is_empty(),
-                    Some(name) => matches!(name, "exit" | "exec" | "return" | "eval" | "." | "source" | "set" | "trap" | "kill"),
+                    Some(name) => matches!(
+                        name,
+                        "exit" | "exec" | "return" | "eval" | "." | "source" | "set" | "trap" | "kill"
+                    ),
                 };
                 self.ends_early |= ends && !in_child;
             }

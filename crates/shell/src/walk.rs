@@ -25,8 +25,11 @@ use std::rc::Rc;
 
 use crate::parse::{self, Stop};
 use crate::programs::{self, Act, Arg, How};
-use crate::report::{Dialect, FindingKind, UnparsedReason};
-use crate::syntax::{AndOr, Arm, Command, Derived, Document, Kind, List, Part, Pipeline, Redirect, Script, Span, Target, Word};
+use crate::report::{Dialect, FindingKind, LastPipeline, UnparsedReason};
+use crate::syntax::{
+    AndOr, Arm, Command, Derived, Document, Kind, List, Part, Pipeline, Redirect, Script, Span, Target, Word,
+};
+use crate::tail;
 
 /// Scripts inside scripts, each with its own reading.
 const MAX_SCRIPTS_DEEP: usize = 8;
@@ -71,11 +74,16 @@ impl From<Stop> for Gap {
     }
 }
 
-/// Walks a whole script as the thing that runs.
-pub(crate) fn script(script: Script, dialect: Dialect) -> Found {
+/// Reads and walks a whole script as the thing that runs. Gives the tree's deciding pipeline as well.
+pub(crate) fn script(text: &[u8], dialect: Dialect) -> Result<(Found, LastPipeline), Stop> {
+    let script = parse::parse(text, None, dialect, 0)?;
+    let last_pipeline = tail::public(tail::find(&script));
     let mut walker = Walker::default();
     walker.main(script, dialect);
-    walker.found
+    if dialect == Dialect::Sh {
+        walker.main_again(text, None);
+    }
+    Ok((walker.found, last_pipeline))
 }
 
 /// Walks a command line that is started as it is.
@@ -90,11 +98,17 @@ pub(crate) fn argv(args: &[Arg]) -> Found {
     match shell_text {
         // The whole command is one script, so it is judged like one, bare sleeps included.
         Some((text, dialect)) => match parse::parse(&text.bytes, Some(&text.places), dialect, 0) {
-            Ok(script) => walker.main(script, dialect),
+            Ok(script) => {
+                walker.main(script, dialect);
+                if dialect == Dialect::Sh {
+                    walker.main_again(&text.bytes, Some(&text.places));
+                }
+            }
             Err(stop) => walker.gap(stop.into()),
         },
         None => {
-            let sleeps = acts.iter().any(|act| matches!(act, Act::Runs { name, args } if is_sleep(name, args)));
+            let sleeps =
+                acts.iter().any(|act| matches!(act, Act::Runs { name, args } if is_sleep(name, args)));
             if let (true, Some(first), Some(last)) = (sleeps, args.first(), args.last()) {
                 walker.busy(FindingKind::BareSleep, Span::new(first.span.start, last.span.end));
             }
@@ -191,7 +205,8 @@ impl Walker {
         self.bare_sleep(&script, dialect, false);
         self.run_script(script, dialect);
         // A function nobody calls by name may still be called (`trap f EXIT` is; `$f` is not seen).
-        let mut idle: Vec<_> = self.functions.iter().filter(|(name, _)| !self.called.contains(*name)).collect();
+        let mut idle: Vec<_> =
+            self.functions.iter().filter(|(name, _)| !self.called.contains(*name)).collect();
         idle.sort_by_key(|(_, function)| function.body.span.start);
         let idle: Vec<Function> = idle.into_iter().map(|(_, function)| function.clone()).collect();
         for function in idle {
@@ -199,6 +214,15 @@ impl Walker {
             let mut state = State::default();
             self.command(&function.body, &mut shell, &mut state);
             self.settle(&state);
+        }
+    }
+
+    /// `sh` may be dash, which takes some quotes and operators differently: what either reading finds counts.
+    fn main_again(&mut self, text: &[u8], places: Option<&[usize]>) {
+        if let Ok(script) = parse::parse(text, places, Dialect::Dash, 0) {
+            self.functions.clear();
+            self.called.clear();
+            self.main(script, Dialect::Dash);
         }
     }
 
@@ -221,7 +245,9 @@ impl Walker {
     fn busy(&mut self, kind: FindingKind, span: Span) {
         if self.seen.insert((kind, span.start, span.end)) {
             let message = match kind {
-                FindingKind::PollLoop => "the call would stay in a loop that only looks whether something has changed",
+                FindingKind::PollLoop => {
+                    "the call would stay in a loop that only looks whether something has changed"
+                }
                 _ => "the call would only sleep",
             };
             self.found.busy.push(Raw { kind, span, message: message.to_owned() });
@@ -362,9 +388,13 @@ impl Walker {
             }
         }
         match &command.kind {
-            Kind::Simple { assignments, words } => self.simple(assignments, words, &command.redirects, shell, state),
+            Kind::Simple { assignments, words } => {
+                self.simple(assignments, words, &command.redirects, shell, state)
+            }
             Kind::Brace(list) => self.list(list, shell, state),
-            Kind::Subshell(list) => self.in_child(shell, |walker, shell, state| walker.list(list, shell, state)),
+            Kind::Subshell(list) => {
+                self.in_child(shell, |walker, shell, state| walker.list(list, shell, state))
+            }
             Kind::If { arms, otherwise } => self.branches(arms, otherwise.as_ref(), shell, state),
             Kind::Loop { condition, body } => {
                 self.enter_loop(reads_data(condition, shell.dialect), false);
@@ -424,7 +454,13 @@ impl Walker {
         }
     }
 
-    fn branches(&mut self, arms: &[(List, List)], otherwise: Option<&List>, shell: &mut Shell, state: &mut State) {
+    fn branches(
+        &mut self,
+        arms: &[(List, List)],
+        otherwise: Option<&List>,
+        shell: &mut Shell,
+        state: &mut State,
+    ) {
         let mut after: Option<State> = None;
         for (condition, body) in arms {
             self.list(condition, shell, state);
@@ -619,6 +655,10 @@ impl Walker {
             self.gap(Gap::Whole(UnparsedReason::TooDeep { limit: MAX_SCRIPTS_DEEP }));
             return None;
         }
+        if self.commands > MAX_COMMANDS {
+            self.gap(Gap::Whole(UnparsedReason::TooCostly));
+            return None;
+        }
         // Reading counts as walking, so that scripts handed on and on cannot multiply.
         self.commands += text.bytes.len() / 64 + 1;
         match parse::parse(&text.bytes, Some(&text.places), dialect, 0) {
@@ -635,6 +675,12 @@ impl Walker {
         self.scripts_deep += 1;
         self.bare_sleep(&script, dialect, true);
         self.run_script(script, dialect);
+        if dialect == Dialect::Sh {
+            self.commands += text.bytes.len() / 64 + 1;
+            if let Ok(script) = parse::parse(&text.bytes, Some(&text.places), Dialect::Dash, 0) {
+                self.run_script(script, Dialect::Dash);
+            }
+        }
         self.scripts_deep -= 1;
     }
 
@@ -661,10 +707,12 @@ impl Walker {
 
     fn note_poll(&mut self, name: &str, args: &[Arg]) {
         let Some(frame) = self.loops.last_mut() else { return };
-        let asks_alive = name == "kill" && args.first().is_some_and(|arg| arg.literal.as_deref() == Some(b"-0"));
+        let asks_alive =
+            name == "kill" && args.first().is_some_and(|arg| arg.literal.as_deref() == Some(b"-0"));
         let looks = matches!(name, "ps" | "pgrep" | "pidof") || asks_alive;
         let waits = is_sleep(name, args);
-        let polls = waits || looks && (!frame.over_data || frame.is_for) || name == "tail" && !frame.over_data;
+        let polls =
+            waits || looks && (!frame.over_data || frame.is_for) || name == "tail" && !frame.over_data;
         frame.polls |= polls;
     }
 

@@ -1,13 +1,16 @@
 //! Whatever comes in, an answer comes out, and soon.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test says so by failing")]
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use outlast_shell::{
-    CapturePlan, Dialect, Parsed, ScriptCall, analyze_argv, analyze_script, instrument_dash, parse_stages, plan_capture,
+    CapturePlan, Dialect, Parsed, ScriptCall, analyze_argv, analyze_script, instrument_dash, parse_stages,
+    plan_capture,
 };
 use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
 
 /// Generous for a debug build on a busy machine; what it guards against takes for ever.
 const BOUND: Duration = Duration::from_secs(10);
@@ -30,16 +33,65 @@ fn survives(text: &[u8]) -> bool {
 #[test]
 fn nesting() {
     let pairs = [
-        ("(", ")"), ("( ", " )"), ("{ ", "; }"), ("$(", ")"), ("$( ", " )"), ("\"$(", ")\""), ("${x:-", "}"),
-        ("\"${x:-", "}\""), ("${a[", "]}"), ("$((", "))"), ("$(( ", " ))"), ("$((", ") )"), ("((", "))"), ("((", ") )"),
-        ("$[", "]"), ("a[", "]"), ("`", "`"), ("\\`", "\\`"), ("'", "'"), ("\"", "\""), ("$'", "'"), ("@(", ")"),
-        ("$(@(", "))"), ("<(", ")"), ("cat <(", ")"), ("if ", "; then x; fi"), ("if x; then ", "; fi"),
-        ("if x; then y; else ", "; fi"), ("while x; do ", "; done"), ("for x in y; do ", "; done"),
-        ("case a in b) ", ";; esac"), ("case a in b) ", " ; esac"), ("f() { ", "; }"), ("function f { ", "; }"),
-        ("! ", ""), ("time ", ""), ("coproc ", ""), ("x=(", ")"), ("[[ ( ", " ) ]]"), ("eval ", ""), ("env ", ""),
-        ("sh -c ", ""), ("eval '", "'"), ("bash -c \"", "\""), ("\\", ""), ("a && ", "b"), ("a | ", "b"), ("a & ", ""),
-        ("f() { f; }; f; ", ""), ("<<a ", ""), ("cat <<a; ", ""), ("#", "\n"), ("\\\n", ""), ("$", ""), ("{", ","),
-        ("select x in y; do ", "; done"), ("$(<", ")"), ("~", "/"), ("! (", ")"),
+        ("(", ")"),
+        ("( ", " )"),
+        ("{ ", "; }"),
+        ("$(", ")"),
+        ("$( ", " )"),
+        ("\"$(", ")\""),
+        ("${x:-", "}"),
+        ("\"${x:-", "}\""),
+        ("${a[", "]}"),
+        ("$((", "))"),
+        ("$(( ", " ))"),
+        ("$((", ") )"),
+        ("((", "))"),
+        ("((", ") )"),
+        ("$[", "]"),
+        ("a[", "]"),
+        ("`", "`"),
+        ("\\`", "\\`"),
+        ("'", "'"),
+        ("\"", "\""),
+        ("$'", "'"),
+        ("@(", ")"),
+        ("$(@(", "))"),
+        ("<(", ")"),
+        ("cat <(", ")"),
+        ("if ", "; then x; fi"),
+        ("if x; then ", "; fi"),
+        ("if x; then y; else ", "; fi"),
+        ("while x; do ", "; done"),
+        ("for x in y; do ", "; done"),
+        ("case a in b) ", ";; esac"),
+        ("case a in b) ", " ; esac"),
+        ("f() { ", "; }"),
+        ("function f { ", "; }"),
+        ("! ", ""),
+        ("time ", ""),
+        ("coproc ", ""),
+        ("x=(", ")"),
+        ("[[ ( ", " ) ]]"),
+        ("eval ", ""),
+        ("env ", ""),
+        ("sh -c ", ""),
+        ("eval '", "'"),
+        ("bash -c \"", "\""),
+        ("\\", ""),
+        ("a && ", "b"),
+        ("a | ", "b"),
+        ("a & ", ""),
+        ("f() { f; }; f; ", ""),
+        ("<<a ", ""),
+        ("cat <<a; ", ""),
+        ("#", "\n"),
+        ("\\\n", ""),
+        ("$", ""),
+        ("{", ","),
+        ("select x in y; do ", "; done"),
+        ("$(<", ")"),
+        ("~", "/"),
+        ("! (", ")"),
     ];
     for count in [1, 3, 5, 10, 20, 50, 199, 201, 1000, 10_000] {
         for (open, close) in pairs {
@@ -58,7 +110,28 @@ fn nesting() {
 
 #[test]
 fn size() {
-    for piece in ["a", "a ", "a;", "a\n", "a|", "'a' ", "\"a\" ", "$a ", "a & ", "cat <<A\nA\n", "(a);", "$(a) ", "a=(b) ", "f() { a & }; f;\n", "if a & then b; fi\n", "eval 'a &';", "wait;", "a & p=$!;", "\u{e9}", "\\"] {
+    for piece in [
+        "a",
+        "a ",
+        "a;",
+        "a\n",
+        "a|",
+        "'a' ",
+        "\"a\" ",
+        "$a ",
+        "a & ",
+        "cat <<A\nA\n",
+        "(a);",
+        "$(a) ",
+        "a=(b) ",
+        "f() { a & }; f;\n",
+        "if a & then b; fi\n",
+        "eval 'a &';",
+        "wait;",
+        "a & p=$!;",
+        "\u{e9}",
+        "\\",
+    ] {
         let large = piece.repeat(64 * 1024 / piece.len());
         survives(large.as_bytes());
         let over = piece.repeat(1024 * 1024 / piece.len());
@@ -79,17 +152,89 @@ fn size() {
 #[test]
 fn broken() {
     for text in [
-        &b"\0"[..], b"a\0b &", b"\xff\xfe", b"\xff &", b"'", b"\"", b"`", b"$(", b"${", b"$((", b"$[", b"<<", b"<<A", b"<<A\n",
-        b"<<'A\nx\n", b"a |", b"a &&", b"&", b";", b";;", b"a;;b", b"| a", b"&& a", b"(", b")", b"()", b"f()", b"f() x",
-        b"{", b"}", b"if", b"fi", b"then", b"do", b"done", b"case", b"case x", b"case x in", b"esac", b"for", b"for x",
-        b"for x in", b"[[", b"[[ a", b"]]", b"((", b"((a", b"a=(", b"x[", b"$'", b"\\", b"a\\", b"${x", b"${}", b"${x:", b"2>",
-        b">", b"<", b"<<<", b">&", b"a 2>&", b"function", b"coproc", b"select", b"time", b"!", b"a & & b", b"\r\n", b"a\r\n",
-        b"${ a; }", b"${|a;}", b"$(case x in a) b)", b"a <(b", b"@(a", b"a () b", b"foo &; bar",
+        &b"\0"[..],
+        b"a\0b &",
+        b"\xff\xfe",
+        b"\xff &",
+        b"'",
+        b"\"",
+        b"`",
+        b"$(",
+        b"${",
+        b"$((",
+        b"$[",
+        b"<<",
+        b"<<A",
+        b"<<A\n",
+        b"<<'A\nx\n",
+        b"a |",
+        b"a &&",
+        b"&",
+        b";",
+        b";;",
+        b"a;;b",
+        b"| a",
+        b"&& a",
+        b"(",
+        b")",
+        b"()",
+        b"f()",
+        b"f() x",
+        b"{",
+        b"}",
+        b"if",
+        b"fi",
+        b"then",
+        b"do",
+        b"done",
+        b"case",
+        b"case x",
+        b"case x in",
+        b"esac",
+        b"for",
+        b"for x",
+        b"for x in",
+        b"[[",
+        b"[[ a",
+        b"]]",
+        b"((",
+        b"((a",
+        b"a=(",
+        b"x[",
+        b"$'",
+        b"\\",
+        b"a\\",
+        b"${x",
+        b"${}",
+        b"${x:",
+        b"2>",
+        b">",
+        b"<",
+        b"<<<",
+        b">&",
+        b"a 2>&",
+        b"function",
+        b"coproc",
+        b"select",
+        b"time",
+        b"!",
+        b"a & & b",
+        b"\r\n",
+        b"a\r\n",
+        b"${ a; }",
+        b"${|a;}",
+        b"$(case x in a) b)",
+        b"a <(b",
+        b"@(a",
+        b"a () b",
+        b"foo &; bar",
     ] {
         survives(text);
     }
     // What a shell would refuse is never taken as read.
-    for text in ["a |", "a &&", "(", "a & & b", "foo &; bar", "if a; fi", "'", "$(", "a;;b", "}", "a )", "a\0b"] {
+    for text in
+        ["a |", "a &&", "(", "a & & b", "foo &; bar", "if a; fi", "'", "$(", "a;;b", "}", "a )", "a\0b"]
+    {
         assert!(!analyze_script(text.as_bytes(), Dialect::Bash).is_parsed(), "{text:?}");
     }
     // What was seen before an inner script turned out to be broken is still told.
@@ -100,16 +245,80 @@ fn broken() {
 
 fn soup() -> impl Strategy<Value = String> {
     let tokens = prop::sample::select(vec![
-        "a", "b", " ", "\n", ";", "&", "|", "&&", "||", ";;", ";&", "(", ")", "((", "))", "{", "}", "[[", "]]", "$(", "$((",
-        "${", "`", "'", "\"", "\\", "$", "$'", "<", ">", "<<A\n", "A\n", "<<<", "<(", ">&", "&>", "2>&1", "#", "!", "=", "x=(", "if ",
-        "then ", "else ", "fi ", "for x in ", "do ", "done ", "while ", "case x in ", "esac ", "function f ", "f() ", "coproc ",
-        "time ", "wait ", "sleep 1 ", "nohup ", "eval ", "bash -c ", "docker run -d ", "@(", "x[", "]", "$!", "é", "\t", "select ",
+        "a",
+        "b",
+        " ",
+        "\n",
+        ";",
+        "&",
+        "|",
+        "&&",
+        "||",
+        ";;",
+        ";&",
+        "(",
+        ")",
+        "((",
+        "))",
+        "{",
+        "}",
+        "[[",
+        "]]",
+        "$(",
+        "$((",
+        "${",
+        "`",
+        "'",
+        "\"",
+        "\\",
+        "$",
+        "$'",
+        "<",
+        ">",
+        "<<A\n",
+        "A\n",
+        "<<<",
+        "<(",
+        ">&",
+        "&>",
+        "2>&1",
+        "#",
+        "!",
+        "=",
+        "x=(",
+        "if ",
+        "then ",
+        "else ",
+        "fi ",
+        "for x in ",
+        "do ",
+        "done ",
+        "while ",
+        "case x in ",
+        "esac ",
+        "function f ",
+        "f() ",
+        "coproc ",
+        "time ",
+        "wait ",
+        "sleep 1 ",
+        "nohup ",
+        "eval ",
+        "bash -c ",
+        "docker run -d ",
+        "@(",
+        "x[",
+        "]",
+        "$!",
+        "é",
+        "\t",
+        "select ",
     ]);
     prop::collection::vec(tokens, 0..60).prop_map(|tokens| tokens.concat())
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn any_bytes(text in prop::collection::vec(any::<u8>(), 0..2000)) {
@@ -148,7 +357,7 @@ fn shell_accepts(shell: &[&str], text: &str) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 600, rng_seed: RngSeed::Fixed(7), failure_persistence: None, ..ProptestConfig::default() })]
 
     /// What we take as read, the shell itself must take as well: else the tree is not the shell's.
     #[test]

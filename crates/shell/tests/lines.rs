@@ -1,4 +1,5 @@
 //! One line per case: the script, then why.
+#![allow(clippy::panic, clippy::unwrap_used, reason = "a test says so by failing")]
 
 use outlast_shell::{Dialect, FindingKind, Parsed, analyze_argv, analyze_script};
 
@@ -392,6 +393,10 @@ fn dialects_differ() {
         let got = analyze_script(b"make &>log", dialect);
         assert_eq!(got.findings.len(), findings, "{dialect:?}");
     }
+    // A string that one shell ends where the other does not hides nothing.
+    let hidden = b"echo $'\\' ; nohup x #'";
+    assert_eq!(analyze_script(hidden, Dialect::Bash).findings.len(), 0);
+    assert_eq!(analyze_script(hidden, Dialect::Sh).findings.len(), 1);
     // And `((` is two subshells.
     assert_eq!(analyze_script(b"((a & b))", Dialect::Dash).findings.len(), 1);
     assert!(!analyze_script(b"a |& b", Dialect::Dash).is_parsed());
@@ -459,5 +464,11 @@ fn command_lines() {
 #[test]
 fn tables_are_large_enough() {
     assert!(ACCEPTED.len() >= 70 && REFUSED.len() >= 70, "{} {}", ACCEPTED.len(), REFUSED.len());
-    println!("accepted {} refused {} busy {} not busy {}", ACCEPTED.len(), REFUSED.len(), BUSY.len(), NOT_BUSY.len());
+    println!(
+        "accepted {} refused {} busy {} not busy {}",
+        ACCEPTED.len(),
+        REFUSED.len(),
+        BUSY.len(),
+        NOT_BUSY.len()
+    );
 }

@@ -86,6 +86,8 @@ pub struct Rollup {
     pub private_clean: u64,
     /// Pages that are this process's alone: what it costs.
     pub private_dirty: u64,
+    /// Pages of no file: heap, stack and changed data, shared with a forked child or not.
+    pub anonymous: u64,
 }
 
 impl Rollup {
@@ -99,6 +101,7 @@ impl Rollup {
             pss: field("Pss"),
             private_clean: field("Private_Clean"),
             private_dirty: field("Private_Dirty"),
+            anonymous: field("Anonymous"),
         }
     }
 }
@@ -122,8 +125,9 @@ mod tests {
     #[test]
     fn a_rollup_is_read_by_field() {
         let text = "55e0-7ffc ---p 00000000 00:00 0 [rollup]\nRss:     2316 kB\nPss:  1051 kB\n\
-                    Pss_Dirty: 132 kB\nPrivate_Clean: 404 kB\nPrivate_Dirty:       132 kB\n";
-        let expected = Rollup { rss: 2316, pss: 1051, private_clean: 404, private_dirty: 132 };
+                    Pss_Dirty: 132 kB\nPrivate_Clean: 404 kB\nPrivate_Dirty:       132 kB\nAnonymous: 140 kB\n";
+        let expected =
+            Rollup { rss: 2316, pss: 1051, private_clean: 404, private_dirty: 132, anonymous: 140 };
         assert_eq!(Rollup::parse(text), expected);
     }
 

@@ -35,7 +35,11 @@ pub(super) struct Prepared {
 
 impl Prepared {
     /// Makes the files that the command needs beside it, and puts its arguments and environment together.
-    pub(super) fn new(job_path: &Path, spec: &Spec, inherited: &[(OsString, OsString)]) -> io::Result<Prepared> {
+    pub(super) fn new(
+        job_path: &Path,
+        spec: &Spec,
+        inherited: &[(OsString, OsString)],
+    ) -> io::Result<Prepared> {
         let work = work_dir(job_path, spec);
         make_work_dir(&work, job_path, spec)?;
         let mut environment: BTreeMap<OsString, OsString> = inherited.iter().cloned().collect();
@@ -51,7 +55,10 @@ impl Prepared {
             environment.remove(OsStr::new(variable::CHECKPOINT));
         }
         let argv = arguments(&work, spec, &mut environment)?;
-        let search = environment.get(OsStr::new("PATH")).cloned().unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+        let search = environment
+            .get(OsStr::new("PATH"))
+            .cloned()
+            .unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
         let first = argv.first().cloned().unwrap_or_default();
         let programs = candidates(OsStr::from_bytes(first.as_bytes()), &search);
         let environment = environment
@@ -67,7 +74,12 @@ impl Prepared {
     }
 
     /// Describes its start, with these descriptors as its standard streams.
-    pub(super) fn spawn<'fd>(&self, spec: &Spec, streams: &'fd Streams, oom_score: Option<i16>) -> Spawn<'fd> {
+    pub(super) fn spawn<'fd>(
+        &self,
+        spec: &Spec,
+        streams: &'fd Streams,
+        oom_score: Option<i16>,
+    ) -> Spawn<'fd> {
         let name = self.argv.first().cloned().unwrap_or_default();
         let mut spawn = Spawn::search(self.programs.clone(), name);
         spawn.argv(self.argv.clone()).env(self.environment.clone()).cwd(self.cwd.clone());
@@ -103,10 +115,15 @@ impl Streams {
 }
 
 fn c_string(bytes: Vec<u8>) -> io::Result<CString> {
-    CString::new(bytes).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "an argument or variable holds a NUL byte"))
+    CString::new(bytes)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "an argument or variable holds a NUL byte"))
 }
 
-fn arguments(work: &Path, spec: &Spec, environment: &mut BTreeMap<OsString, OsString>) -> io::Result<Vec<CString>> {
+fn arguments(
+    work: &Path,
+    spec: &Spec,
+    environment: &mut BTreeMap<OsString, OsString>,
+) -> io::Result<Vec<CString>> {
     let write = |name: &str, text: &Bytes| -> io::Result<PathBuf> {
         let path = work.join(name);
         std::fs::write(&path, &text.0)?;

@@ -44,8 +44,12 @@ impl Missing {
 
     pub(crate) fn remedy(&self) -> &'static str {
         match self {
-            Missing::Boundary { .. } => "`outlast doctor` shows what this machine offers; --containment auto takes the strongest of it",
-            Missing::Limit { .. } => "`outlast doctor` shows which limits this machine offers; leave the option out to run without",
+            Missing::Boundary { .. } => {
+                "`outlast doctor` shows what this machine offers; --containment auto takes the strongest of it"
+            }
+            Missing::Limit { .. } => {
+                "`outlast doctor` shows which limits this machine offers; leave the option out to run without"
+            }
             Missing::User => "run outlast as root, or leave --user out",
         }
     }
@@ -205,7 +209,8 @@ impl Containment {
     /// Whether the kernel ran out of the memory that this job was limited to.
     pub(super) fn ran_out_of_memory(&self) -> bool {
         let v1 = self.limit_groups.iter().filter(|limit| limit.what == "memory");
-        let mut texts: Vec<String> = v1.filter_map(|limit| limit.group.read("memory.oom_control").ok()).collect();
+        let mut texts: Vec<String> =
+            v1.filter_map(|limit| limit.group.read("memory.oom_control").ok()).collect();
         texts.extend(self.leaf().and_then(|leaf| leaf.read("memory.events").ok()));
         texts.iter().any(|text| counter(text, "oom_kill") > 0)
     }
@@ -277,7 +282,8 @@ fn leaf_name(spec: &Spec) -> String {
 
 fn make_groups(home: &Path, spec: &Spec) -> Result<(Groups, Option<OwnedFd>), String> {
     let location = cgroup::locate(Hierarchy::Unified).map_err(|error| error.to_string())?;
-    let location = location.ok_or_else(|| "no cgroup2 hierarchy is mounted where this process can see its group".to_owned())?;
+    let location = location
+        .ok_or_else(|| "no cgroup2 hierarchy is mounted where this process can see its group".to_owned())?;
     let mut why = String::new();
     for base in bases(&location) {
         match make_groups_below(&base, home, spec) {
@@ -342,12 +348,16 @@ fn create_or_reuse(place: &Path, name: &str) -> Result<Leaf, Errno> {
 fn enable(place: &Path, controller: &str) -> bool {
     let Some(base) = place.parent() else { return false };
     let has = |dir: &Path, file: &str| {
-        std::fs::read_to_string(dir.join(file)).is_ok_and(|text| text.split_whitespace().any(|word| word == controller))
+        std::fs::read_to_string(dir.join(file))
+            .is_ok_and(|text| text.split_whitespace().any(|word| word == controller))
     };
     if !has(base, "cgroup.controllers") {
         return false;
     }
-    let hand_down = |dir: &Path| has(dir, "cgroup.subtree_control") || std::fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}")).is_ok();
+    let hand_down = |dir: &Path| {
+        has(dir, "cgroup.subtree_control")
+            || std::fs::write(dir.join("cgroup.subtree_control"), format!("+{controller}")).is_ok()
+    };
     // Only our own folder is ours to change: where its parent does not hand the controller down, there is none.
     has(base, "cgroup.subtree_control") && hand_down(place)
 }
@@ -370,7 +380,10 @@ fn counter(text: &str, name: &str) -> u64 {
 pub(crate) fn activity_below(warden: Pid) -> Activity {
     let processes = proc_tree::children_of(warden, &[]).unwrap_or_default();
     let mut activity = Activity::default();
-    for process in processes.iter().filter(|process| !process.is_zombie() && process.comm() != super::SCRIBE_NAME.to_bytes()) {
+    for process in processes
+        .iter()
+        .filter(|process| !process.is_zombie() && process.comm() != super::SCRIBE_NAME.to_bytes())
+    {
         activity.processes += 1;
         activity.cpu_ms += cpu_ms(process.pid);
     }
@@ -383,7 +396,8 @@ fn cpu_ms(pid: Pid) -> u64 {
     let Some(end) = stat.iter().rposition(|byte| *byte == b')') else { return 0 };
     // After the name: state is field 3, so utime, stime, cutime and cstime (14 to 17) are the 12th to 15th here.
     let fields = String::from_utf8_lossy(&stat[end + 1..]);
-    let ticks: u64 = fields.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
+    let ticks: u64 =
+        fields.split_whitespace().skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
     ticks * 1000 / rustix::param::clock_ticks_per_second().max(1)
 }
 
@@ -393,7 +407,9 @@ pub(super) fn holders(pipes: &[u64], exclude: &[Pid]) -> Vec<Straggler> {
     let wanted: Vec<String> = pipes.iter().map(|inode| format!("pipe:[{inode}]")).collect();
     let Ok(entries) = std::fs::read_dir("/proc") else { return found };
     for entry in entries.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()).and_then(Pid::from_raw) else {
+        let Some(pid) =
+            entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()).and_then(Pid::from_raw)
+        else {
             continue;
         };
         if exclude.contains(&pid) || found.len() >= 16 {

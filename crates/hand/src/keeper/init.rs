@@ -50,7 +50,8 @@ pub(super) struct Init<'a> {
 
 /// The stub's whole life. Never returns.
 pub(super) fn run(init: Init<'_>) -> ! {
-    let mut keep: Vec<BorrowedFd<'_>> = vec![init.link.as_fd(), init.streams.stdin.as_fd(), init.streams.stdout.as_fd()];
+    let mut keep: Vec<BorrowedFd<'_>> =
+        vec![init.link.as_fd(), init.streams.stdin.as_fd(), init.streams.stdout.as_fd()];
     keep.extend(init.streams.stderr.iter().map(AsFd::as_fd));
     keep.extend(init.join.iter().map(AsFd::as_fd));
     outlast_sys::inherit::close_all_except(&keep);
@@ -76,7 +77,10 @@ fn supervise(init: Init<'_>) -> Result<(), outlast_sys::Errno> {
         let _ = unix::recv(link.as_fd(), &mut buffer)?;
     }
     if let Err(errno) = ns::private_mounts().and_then(|()| ns::mount_proc()) {
-        tell(link.as_fd(), &FromInit::SetUpFailed { why: format!("/proc cannot be mounted in the namespace: {errno}") });
+        tell(
+            link.as_fd(),
+            &FromInit::SetUpFailed { why: format!("/proc cannot be mounted in the namespace: {errno}") },
+        );
         return Err(errno);
     }
     let child_ended = signals::SignalFd::new(&[Signal::CHILD, Signal::TERM, Signal::INT, Signal::HUP])?;

@@ -83,21 +83,34 @@ fn begin(watcher: OwnedFd, watch_output: bool, job_path: PathBuf) -> io::Result<
     let home = files::open_dir(&home_path)?;
     let job_dir = files::open_dir(&job_path)?;
     let open = files::open_subdir(home.as_fd(), "open")?;
-    let spec: Spec = crate::job::read_json(job_dir.as_fd(), crate::job::name::SPEC)?.ok_or(io::ErrorKind::NotFound)?;
+    let spec: Spec =
+        crate::job::read_json(job_dir.as_fd(), crate::job::name::SPEC)?.ok_or(io::ErrorKind::NotFound)?;
     let containment = match Containment::prepare(&home_path, &spec) {
         Ok(containment) => containment,
         Err(missing) => {
-            let failure = Failure { code: missing.code(), message: missing.to_string(), remedy: missing.remedy() };
+            let failure =
+                Failure { code: missing.code(), message: missing.to_string(), remedy: missing.remedy() };
             return refuse(&home, &job_dir, &spec, &watcher, failure);
         }
     };
     let into_cgroup = containment.groups.as_ref().map(|groups| groups.keeper.dir());
     // No exit signal is needed: this process ends first, and who adopts the warden is told by the kernel's default.
-    let options = ForkOptions { into_cgroup, exit_signal: Some(outlast_sys::Signal::CHILD), ..ForkOptions::default() };
+    let options =
+        ForkOptions { into_cgroup, exit_signal: Some(outlast_sys::Signal::CHILD), ..ForkOptions::default() };
     match fork_process(options) {
         Ok(Forked::Child) => {
             let environment = std::env::vars_os().collect();
-            let keeper = Keeper { job_path, job_dir, home, open, spec, containment, watcher, watch_output, environment };
+            let keeper = Keeper {
+                job_path,
+                job_dir,
+                home,
+                open,
+                spec,
+                containment,
+                watcher,
+                watch_output,
+                environment,
+            };
             warden::run(keeper)
         }
         Ok(Forked::Parent { .. }) => Ok(()),
@@ -124,8 +137,15 @@ struct Failure {
 }
 
 /// Settles a job as never started, because what was asked for cannot be set up, and says so to the watcher.
-fn refuse(home: &OwnedFd, job_dir: &OwnedFd, spec: &Spec, watcher: &OwnedFd, failure: Failure) -> io::Result<()> {
-    let settled = settle::never_started(home.as_fd(), job_dir.as_fd(), spec, NotStarted::SetUpFailed, "its keeper");
+fn refuse(
+    home: &OwnedFd,
+    job_dir: &OwnedFd,
+    spec: &Spec,
+    watcher: &OwnedFd,
+    failure: Failure,
+) -> io::Result<()> {
+    let settled =
+        settle::never_started(home.as_fd(), job_dir.as_fd(), spec, NotStarted::SetUpFailed, "its keeper");
     let Failure { code, message, remedy } = failure;
     let say = Say::Failed { code: code.to_owned(), message, remedy: remedy.to_owned() };
     let _ = crate::control::send(watcher.as_fd(), &say, &[]);

@@ -106,7 +106,13 @@ struct State<'a> {
 
 /// The scribe's whole life. Never returns.
 pub(super) fn run(scribe: Scribe<'_>) -> ! {
-    let mut keep = vec![scribe.job_dir, scribe.home, scribe.link.as_fd(), scribe.ends.wake.as_fd(), scribe.ends.stdout.as_fd()];
+    let mut keep = vec![
+        scribe.job_dir,
+        scribe.home,
+        scribe.link.as_fd(),
+        scribe.ends.wake.as_fd(),
+        scribe.ends.stdout.as_fd(),
+    ];
     keep.extend(scribe.ends.stderr.iter().map(AsFd::as_fd));
     outlast_sys::inherit::close_all_except(&keep);
     let _ = prctl::set_name(super::SCRIBE_NAME);
@@ -130,14 +136,18 @@ fn lock(scribe: &Scribe<'_>) -> io::Result<OwnedFd> {
 
 impl<'a> State<'a> {
     fn new(scribe: Scribe<'a>) -> io::Result<State<'a>> {
-        let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::APPEND | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::CLOEXEC;
+        let flags = rustix::fs::OFlags::WRONLY
+            | rustix::fs::OFlags::APPEND
+            | rustix::fs::OFlags::CREATE
+            | rustix::fs::OFlags::CLOEXEC;
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         let ledger = rustix::fs::openat(scribe.job_dir, name::LEDGER, flags, mode)?;
         let now = clock::mono_now();
         let ends = scribe.ends;
         let mut sources = vec![(Stream::Stdout, ends.stdout.as_fd())];
         sources.extend(ends.stderr.iter().map(|fd| (Stream::Stderr, fd.as_fd())));
-        let source = |(stream, fd)| Source { stream, fd, open: true, grown: false, is_pipe: !scribe.spec.work.tty };
+        let source =
+            |(stream, fd)| Source { stream, fd, open: true, grown: false, is_pipe: !scribe.spec.work.tty };
         let sources = sources.into_iter().map(source).collect();
         let mut state = State {
             scribe,
@@ -176,8 +186,13 @@ impl<'a> State<'a> {
             let id = log::log_id(self.scribe.spec.job_id);
             let recovered = outlast_bytelog::recover(&disk, id).map_err(|error| error.to_string())?;
             let reread = log::reread(self.scribe.job_path).map_err(|error| error.to_string())?;
-            let resume = Resume { time_us: clock::unix_now().0, announced: self.announced(), cause: Some(GapCause::WriterLost) };
-            let writer = Writer::resume(disk, &recovered, id, self.options(), resume).map_err(|error| error.to_string())?;
+            let resume = Resume {
+                time_us: clock::unix_now().0,
+                announced: self.announced(),
+                cause: Some(GapCause::WriterLost),
+            };
+            let writer = Writer::resume(disk, &recovered, id, self.options(), resume)
+                .map_err(|error| error.to_string())?;
             Ok((writer, reread))
         });
         // What the lost scribe had read and not written was never hashed by anyone who lives.
@@ -230,7 +245,9 @@ impl<'a> State<'a> {
             let more = if self.outbox.is_empty() { PollFlags::empty() } else { PollFlags::OUT };
             ready.push(PollFd::from_borrowed_fd(link, PollFlags::IN | more));
         }
-        ready.extend(self.sources.iter().filter(|s| s.open).map(|s| PollFd::from_borrowed_fd(s.fd, PollFlags::IN)));
+        ready.extend(
+            self.sources.iter().filter(|s| s.open).map(|s| PollFd::from_borrowed_fd(s.fd, PollFlags::IN)),
+        );
         if let Some((_, leader)) = &self.leader
             && !self.warden_lives
         {
@@ -287,7 +304,9 @@ impl<'a> State<'a> {
                 Err(why) => self.tell(ToWarden::SyncFailed(why)),
             },
             ToScribe::Count => self.tell(ToWarden::Counted(self.bytes.iter().sum())),
-            ToScribe::Drain { until, executed, code } => self.drain = Some(DrainOrder { until, executed, code }),
+            ToScribe::Drain { until, executed, code } => {
+                self.drain = Some(DrainOrder { until, executed, code })
+            }
             ToScribe::Receipt(text) => {
                 self.receipt = Some((Mono(0), text.get().as_bytes().to_vec()));
             }
@@ -312,7 +331,9 @@ impl<'a> State<'a> {
         if let Some(last) = self.last_small
             && self.drain.is_none()
         {
-            if readable(source.fd) && let Some(pause) = COALESCE.checked_sub(last.elapsed()) {
+            if readable(source.fd)
+                && let Some(pause) = COALESCE.checked_sub(last.elapsed())
+            {
                 std::thread::sleep(pause);
             }
         }
@@ -394,7 +415,8 @@ impl<'a> State<'a> {
         if self.writer.is_none() {
             let disk = self.disk().map_err(|error| error.to_string())?;
             let id = log::log_id(self.scribe.spec.job_id);
-            self.writer = Some(Writer::create(disk, id, self.options()).map_err(|error| error_chain(&error))?);
+            self.writer =
+                Some(Writer::create(disk, id, self.options()).map_err(|error| error_chain(&error))?);
         }
         self.writer.as_mut().ok_or_else(|| "no log".to_owned())
     }
@@ -411,7 +433,9 @@ impl<'a> State<'a> {
     fn reopen(&mut self, now: Mono) {
         let lost = GapLength::Known(std::mem::take(&mut self.dropped));
         let reopened = match &mut self.writer {
-            Some(writer) if writer.is_poisoned() => writer.reopen(clock::unix_now().0, lost).map_err(|error| error_chain(&error)),
+            Some(writer) if writer.is_poisoned() => {
+                writer.reopen(clock::unix_now().0, lost).map_err(|error| error_chain(&error))
+            }
             Some(_) => Ok(()),
             None => self.open_writer().map(drop),
         };
@@ -512,7 +536,8 @@ impl<'a> State<'a> {
         if held.is_empty() {
             return Drain::Complete;
         }
-        let inodes: Vec<u64> = held.iter().filter_map(|fd| Some(rustix::fs::fstat(fd).ok()?.st_ino)).collect();
+        let inodes: Vec<u64> =
+            held.iter().filter_map(|fd| Some(rustix::fs::fstat(fd).ok()?.st_ino)).collect();
         let own = rustix::process::getpid();
         let warden = rustix::process::getppid();
         let exclude: Vec<Pid> = std::iter::once(own).chain(warden).collect();
@@ -595,7 +620,10 @@ impl<'a> State<'a> {
                     for _ in 0..50 {
                         std::thread::sleep(Duration::from_millis(20));
                         if let Some(status) = pidfd::exit_info(leader.as_fd()) {
-                            self.note(&Record::Exited { at: clock::unix_now(), exit: super::wire_exit(status) });
+                            self.note(&Record::Exited {
+                                at: clock::unix_now(),
+                                exit: super::wire_exit(status),
+                            });
                             break;
                         }
                     }

@@ -1,8 +1,9 @@
 //! What the shell noted of its last pipeline, as the receipt says it.
 
 use crate::job::{name, work_dir};
-use outlast_core::pipeline::{Stage, Stages, effective};
+use outlast_core::pipeline::{Stages, effective};
 use outlast_core::spec::{Capture, Spec};
+use outlast_shell::{LastPipeline, Stage, StageEvidence, parse_stages, reconcile};
 use std::io::Read;
 use std::path::Path;
 
@@ -19,24 +20,20 @@ pub(super) fn read(job_path: &Path, spec: &Spec, code: Option<u8>) -> Stages {
     let not_captured = |why: &str| Stages::NotCaptured { why: why.to_owned() };
     let Some(code) = code else { return not_captured("the shell did not exit by itself") };
     let Some(record) = record(&work_dir(job_path, spec).join(name::STAGES)) else {
-        return not_captured("the shell ended without noting them (it was replaced, killed, or set an EXIT trap of its own)");
+        return not_captured(
+            "the shell ended without noting them (it was replaced, killed, or set an EXIT trap of its own)",
+        );
     };
-    let Ok(recorded) = outlast_shell::parse_stages(&record) else { return not_captured("the shell's note is damaged") };
-    if recorded.shell.is_some_and(|shell| shell != i32::from(code)) {
-        return not_captured("the shell's note is of another exit");
-    }
-    if recorded.statuses.len() != programs.len() {
-        return not_captured("the last pipeline executed was another one");
-    }
-    let stages: Option<Vec<Stage>> = recorded
-        .statuses
-        .iter()
-        .zip(programs)
-        .map(|(status, program)| Some(Stage { program: program.clone(), status: u8::try_from(*status).ok()? }))
-        .collect();
-    match stages.and_then(|stages| effective(&stages).map(|effective| (stages, effective))) {
-        Some((stages, effective)) => Stages::Captured { stages, effective },
-        None => not_captured("the shell's note is damaged"),
+    let decides = LastPipeline::Decides {
+        stages: programs.iter().map(|program| Stage { program: program.clone(), start: 0, end: 0 }).collect(),
+        pipefail: None,
+    };
+    match reconcile(&decides, parse_stages(&record), i32::from(code)) {
+        StageEvidence::Captured(stages) => match effective(code, &stages) {
+            Some(effective) => Stages::Captured { stages, effective },
+            None => not_captured("there were no stages"),
+        },
+        StageEvidence::NotCaptured(why) => not_captured(&why.to_string()),
     }
 }
 

@@ -109,7 +109,18 @@ impl<'k> Starting<'k> {
         let listener = unix::listen(keeper.job_dir.as_fd(), OsStr::new(name::CONTROL), mode)?;
         let prepared = Prepared::new(&keeper.job_path, &keeper.spec, &keeper.environment)?;
         scribe::reserve(keeper.job_dir.as_fd());
-        Ok(Starting { keeper, signals, lock, listener, ends, streams: pipes.command, input: pipes.input, scribe, prepared, oom_score })
+        Ok(Starting {
+            keeper,
+            signals,
+            lock,
+            listener,
+            ends,
+            streams: pipes.command,
+            input: pipes.input,
+            scribe,
+            prepared,
+            oom_score,
+        })
     }
 
     fn go(self) -> i32 {
@@ -162,7 +173,11 @@ impl<'k> Starting<'k> {
             boundary: containment.boundary,
             isolation: containment.isolation,
             leaf,
-            limit_groups: containment.limit_groups.iter().map(|limit| Bytes(os_bytes(limit.group.path()))).collect(),
+            limit_groups: containment
+                .limit_groups
+                .iter()
+                .map(|limit| Bytes(os_bytes(limit.group.path())))
+                .collect(),
         });
         crate::settle::take_start_mark(keeper.job_dir.as_fd(), &mark)
     }
@@ -353,7 +368,8 @@ struct InitHandle {
 
 impl<'k> Running<'k> {
     fn new(starting: Starting<'k>, started: Mono) -> Running<'k> {
-        let Starting { keeper, signals, lock, listener, ends, streams, input, scribe, prepared, oom_score } = starting;
+        let Starting { keeper, signals, lock, listener, ends, streams, input, scribe, prepared, oom_score } =
+            starting;
         let manner = &keeper.spec.manner;
         let limits = &keeper.spec.work.limits;
         let policy = Policy {
@@ -365,7 +381,12 @@ impl<'k> Running<'k> {
             drain: manner.drain,
         };
         let watcher = keeper.watcher.try_clone();
-        let clients = watcher.into_iter().map(|socket| Client { socket, watches: true, output: keeper.watch_output, gone: false });
+        let clients = watcher.into_iter().map(|socket| Client {
+            socket,
+            watches: true,
+            output: keeper.watch_output,
+            gone: false,
+        });
         let mut running = Running {
             keeper,
             signals,
@@ -410,8 +431,12 @@ impl<'k> Running<'k> {
 
     fn start(&mut self, prepared: &Prepared, streams: Streams, oom_score: Option<i16>) {
         let keeper = self.keeper;
-        let procs: Vec<OwnedFd> =
-            keeper.containment.limit_groups.iter().filter_map(|limit| limit.group.open_procs().ok()).collect();
+        let procs: Vec<OwnedFd> = keeper
+            .containment
+            .limit_groups
+            .iter()
+            .filter_map(|limit| limit.group.open_procs().ok())
+            .collect();
         let mut spawn = prepared.spawn(&keeper.spec, &streams, oom_score);
         if let Some(leaf) = keeper.containment.leaf() {
             spawn.into_cgroup(leaf.dir());
@@ -436,7 +461,12 @@ impl<'k> Running<'k> {
     fn start_in_namespace(&mut self, prepared: &Prepared, streams: Streams, oom_score: Option<i16>) {
         let keeper = self.keeper;
         let privileged = rustix::process::geteuid().is_root();
-        let join = keeper.containment.limit_groups.iter().filter_map(|limit| limit.group.open_procs().ok()).collect();
+        let join = keeper
+            .containment
+            .limit_groups
+            .iter()
+            .filter_map(|limit| limit.group.open_procs().ok())
+            .collect();
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let made = unix::pair().and_then(|(ours, theirs)| {
             let options = fork::ForkOptions {
@@ -465,7 +495,8 @@ impl<'k> Running<'k> {
                     let _ = unix::send(ours.as_fd(), init::MAPS_STAND);
                 }
                 let _ = prctl::set_dumpable(false);
-                let namespace = rustix::fs::stat(format!("/proc/{}/ns/pid", raw(pid))).map_or(0, |stat| stat.st_ino);
+                let namespace =
+                    rustix::fs::stat(format!("/proc/{}/ns/pid", raw(pid))).map_or(0, |stat| stat.st_ino);
                 self.init = Some(InitHandle { pid, pidfd, link: ours, namespace, reaped: false });
                 self.began(pid, Some(namespace));
             }
@@ -540,7 +571,10 @@ impl<'k> Running<'k> {
         let mut ready = vec![
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::new(&self.scribe.pidfd, PollFlags::IN),
-            PollFd::new(&self.listener, if self.clients.len() < CLIENT_LIMIT { PollFlags::IN } else { PollFlags::empty() }),
+            PollFd::new(
+                &self.listener,
+                if self.clients.len() < CLIENT_LIMIT { PollFlags::IN } else { PollFlags::empty() },
+            ),
         ];
         if self.scribe_again.is_none() {
             ready.push(PollFd::new(&self.scribe.link, PollFlags::IN | out));
@@ -703,7 +737,9 @@ impl<'k> Running<'k> {
             let Ok(Received::Message(length)) = unix::recv(init.link.as_fd(), &mut buffer) else { return };
             match serde_json::from_slice(&buffer[..length]) {
                 Ok(FromInit::Started) => self.tell_watchers(&Say::Started),
-                Ok(FromInit::ExecFailed { errno, stage }) => self.leader_exited(Exit::ExecFailed { errno, stage }),
+                Ok(FromInit::ExecFailed { errno, stage }) => {
+                    self.leader_exited(Exit::ExecFailed { errno, stage })
+                }
                 Ok(FromInit::Exited { exit }) => self.leader_exited(exit),
                 Ok(FromInit::SetUpFailed { why }) => {
                     let say = Say::Failed {
@@ -977,7 +1013,10 @@ impl<'k> Running<'k> {
                 Ok(Received::Message(length)) => &buffer[..length],
                 Ok(Received::Nothing) => return,
                 Ok(Received::TooLong(_)) => {
-                    self.answer(index, &Say::Refused { why: format!("the message is larger than {MESSAGE_LIMIT} bytes") });
+                    self.answer(
+                        index,
+                        &Say::Refused { why: format!("the message is larger than {MESSAGE_LIMIT} bytes") },
+                    );
                     continue;
                 }
                 Ok(Received::Closed) | Err(_) => {
@@ -989,7 +1028,9 @@ impl<'k> Running<'k> {
             let bytes = message.get(line + 1..).unwrap_or_default();
             match serde_json::from_slice::<Ask>(&message[..line]) {
                 Ok(ask) => self.serve(index, ask, bytes),
-                Err(error) => self.answer(index, &Say::Refused { why: format!("the message does not parse: {error}") }),
+                Err(error) => {
+                    self.answer(index, &Say::Refused { why: format!("the message does not parse: {error}") })
+                }
             }
         }
     }
@@ -1017,10 +1058,12 @@ impl<'k> Running<'k> {
             }
             Ask::Resize { rows, cols } => {
                 let say = match &self.input {
-                    Some(master) if self.keeper.spec.work.tty => match pty::set_size(master.as_fd(), pty::Size { rows, cols }) {
-                        Ok(()) => Say::Done,
-                        Err(errno) => Say::Refused { why: errno.to_string() },
-                    },
+                    Some(master) if self.keeper.spec.work.tty => {
+                        match pty::set_size(master.as_fd(), pty::Size { rows, cols }) {
+                            Ok(()) => Say::Done,
+                            Err(errno) => Say::Refused { why: errno.to_string() },
+                        }
+                    }
                     _ => Say::Refused { why: "the job has no terminal".to_owned() },
                 };
                 self.answer(index, &say);
@@ -1054,13 +1097,17 @@ impl<'k> Running<'k> {
     fn take_stdin(&mut self, offset: Cursor, bytes: &[u8], close: bool) -> Say {
         let taken = self.stdin_taken;
         if !matches!(self.keeper.spec.work.stdin, Stdin::Open) && !self.keeper.spec.work.tty {
-            return Say::Refused { why: "standard input is not open; start the job with --stdin open".to_owned() };
+            return Say::Refused {
+                why: "standard input is not open; start the job with --stdin open".to_owned(),
+            };
         }
         let Some(input) = self.input.as_ref().filter(|_| self.machine.leader().is_none()) else {
             return Say::StdinTaken { offset: taken, closed: true };
         };
         if offset > taken {
-            return Say::Refused { why: format!("the bytes begin at {offset}, but only {taken} were given so far") };
+            return Say::Refused {
+                why: format!("the bytes begin at {offset}, but only {taken} were given so far"),
+            };
         }
         let skip = usize::try_from(taken.0 - offset.0).unwrap_or(usize::MAX).min(bytes.len());
         let rest = &bytes[skip..];
@@ -1116,7 +1163,8 @@ fn remove_outer_later(keeper: &Keeper) {
     if into_cgroup.is_none() {
         return;
     }
-    let options = fork::ForkOptions { into_cgroup, exit_signal: Some(Signal::CHILD), ..fork::ForkOptions::default() };
+    let options =
+        fork::ForkOptions { into_cgroup, exit_signal: Some(Signal::CHILD), ..fork::ForkOptions::default() };
     if let Ok(fork::Forked::Child) = fork::fork_process(options) {
         let mut keep = vec![own.as_fd(), groups.keeper.dir()];
         keep.extend(keeper.containment.origin.iter().map(AsFd::as_fd));
