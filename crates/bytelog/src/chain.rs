@@ -64,13 +64,18 @@ pub(crate) fn between(reached: Place, next: &Segment, dropped: (u64, u64), damag
         let dropped_from = dropped.0.clamp(from, to);
         let dropped_to = dropped.1.clamp(dropped_from, to);
         let cause = if damaged { GapCause::Damaged } else { GapCause::Lost };
-        return [(from..dropped_from, cause), (dropped_from..dropped_to, GapCause::Limit), (dropped_to..to, cause)]
-            .into_iter()
-            .filter(|(range, _)| !range.is_empty())
-            .map(|(range, cause)| Gap::known(range, cause))
-            .collect();
+        return [
+            (from..dropped_from, cause),
+            (dropped_from..dropped_to, GapCause::Limit),
+            (dropped_to..to, cause),
+        ]
+        .into_iter()
+        .filter(|(range, _)| !range.is_empty())
+        .map(|(range, cause)| Gap::known(range, cause))
+        .collect();
     }
-    let continues = from == to && reached.seq == next.first.seq && reached.last_frame == next.first.last_frame;
+    let continues =
+        from == to && reached.seq == next.first.seq && reached.last_frame == next.first.last_frame;
     if continues {
         return Vec::new();
     }
@@ -98,8 +103,13 @@ mod tests {
 
     #[test]
     fn a_later_epoch_supersedes_from_its_first_sequence_number() {
-        let segments =
-            [segment(1, 0, 0), segment(1, 100, 10), segment(1, 200, 20), segment(2, 150, 15), segment(3, 150, 15)];
+        let segments = [
+            segment(1, 0, 0),
+            segment(1, 100, 10),
+            segment(1, 200, 20),
+            segment(2, 150, 15),
+            segment(3, 150, 15),
+        ];
         let seen: Vec<_> = links(&segments)
             .iter()
             .map(|link| (link.segment.name.epoch, link.segment.name.base, link.superseded_from))

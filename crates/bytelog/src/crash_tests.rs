@@ -289,8 +289,16 @@ fn check_recovered(
     Some(found)
 }
 
+const SECOND_EFFECTS: [TailEffect; 3] = [TailEffect::Lost, TailEffect::Half, TailEffect::Kept];
+
 /// Goes on in a new epoch, promises more, and loses power in the middle of that or after.
-fn check_second_life(model: &Model, disk: &SimDisk, bug: Bug, workload: &Workload, tally: &mut Tally, what: &str) {
+fn check_second_life(
+    model: &Model,
+    disk: &SimDisk,
+    (bug, workload, effects): (Bug, &Workload, &[TailEffect]),
+    tally: &mut Tally,
+    what: &str,
+) {
     let live = |disk: &Buggy, model: &mut Model| -> Result<(), Error> {
         let found = recover(disk, ID)?;
         if found.ended().is_some() {
@@ -329,10 +337,16 @@ fn check_second_life(model: &Model, disk: &SimDisk, bug: Bug, workload: &Workloa
         let mut after = model.clone();
         let _ = live(&disk, &mut after);
         for names in [false, true] {
-            for effect in [TailEffect::Lost, TailEffect::Half, TailEffect::Kept] {
+            for effect in effects.iter().copied() {
                 tally.images += 1;
                 let image = Buggy { disk: disk.disk.after_power_cut(effect, names), bug };
-                check_recovered(&after, &image, &workload.options, tally, &format!("{what}, again at {at}, {effect:?}"));
+                check_recovered(
+                    &after,
+                    &image,
+                    &workload.options,
+                    tally,
+                    &format!("{what}, again at {at}, {effect:?}"),
+                );
             }
         }
     }
@@ -342,8 +356,7 @@ fn check_second_life(model: &Model, disk: &SimDisk, bug: Bug, workload: &Workloa
 fn explore(bug: Bug, flaws: Flaws, enough: usize) -> Tally {
     flaws::set(flaws);
     let mut tally = Tally::default();
-    let only: usize = std::env::var("ONLY").map_or(9, |n| n.parse().unwrap());
-    for workload in workloads().into_iter().take(only) {
+    for workload in workloads() {
         let donor = Buggy { disk: SimDisk::new(), bug: Bug::None };
         run(&donor, OTHER, &workload, 0x55);
         let stale: BTreeMap<_, _> = donor.disk.contents();
@@ -352,7 +365,6 @@ fn explore(bug: Bug, flaws: Flaws, enough: usize) -> Tally {
         assert_eq!(model.announced, model.truth.len() as u64);
         let operations = clean.disk.operations();
 
-        eprintln!("{}: {operations} operations, {:?} so far", workload.name, (tally.crashes, tally.images, tally.violations.len()));
         // No error, or an error of either kind at each operation, and then a crash before each.
         let mut faults = vec![None];
         faults.extend((0..operations).flat_map(|at| [Some((at, Fault::Error)), Some((at, Fault::Half))]));
@@ -369,9 +381,14 @@ fn explore(bug: Bug, flaws: Flaws, enough: usize) -> Tally {
                 // Every image where nothing failed before; where something did, a few.
                 let mut images = match first {
                     None => disk.disk.images(),
-                    Some(_) => ([TailEffect::Lost, TailEffect::Kept, TailEffect::Reordered, TailEffect::Stale].iter())
-                        .flat_map(|effect| [false, true].map(|names| disk.disk.after_power_cut(*effect, names)))
-                        .collect(),
+                    Some(_) => {
+                        ([TailEffect::Lost, TailEffect::Kept, TailEffect::Reordered, TailEffect::Stale]
+                            .iter())
+                        .flat_map(|effect| {
+                            [false, true].map(|names| disk.disk.after_power_cut(*effect, names))
+                        })
+                        .collect()
+                    }
                 };
                 images.push(disk.disk.after_kill());
                 for (number, image) in images.iter().enumerate() {
@@ -383,13 +400,16 @@ fn explore(bug: Bug, flaws: Flaws, enough: usize) -> Tally {
                         Err(error) => tally.violation(format!("{what}: reading failed: {error}")),
                     }
                     // The second life multiplies all this by its own crashes, so it gets a sample: what
-                    // follows a kill, and every 29th image.
+                    // follows a kill, and every 61st image.
                     if (number + 1 == images.len() && (first.is_none() || crash % 7 == 0))
-                        || (first.is_none() && (number + crash) % 29 == 0)
+                        || (first.is_none() && (number + crash) % 61 == 0)
                     {
-                        check_second_life(&model, &image.disk, bug, &workload, &mut tally, &what);
+                        let effects =
+                            if first.is_none() { &SECOND_EFFECTS[..] } else { &SECOND_EFFECTS[..1] };
+                        check_second_life(&model, &image.disk, (bug, &workload, effects), &mut tally, &what);
                     }
-                    if let Some(found) = check_recovered(&model, &image, &workload.options, &mut tally, &what) {
+                    if let Some(found) = check_recovered(&model, &image, &workload.options, &mut tally, &what)
+                    {
                         tally.torn_tails += usize::from(!found.cuts().is_empty());
                         match recover(&image, ID) {
                             Ok(again) if again.end() == found.end() && again.cuts().is_empty() => {}
@@ -436,7 +456,12 @@ fn no_crash_breaks_a_promise() {
     let shown = &tally.violations[..tally.violations.len().min(20)];
     assert!(shown.is_empty(), "{} violations:\n{}", tally.violations.len(), shown.join("\n"));
     // States that must have been reached, or the enumeration has gone blind.
-    assert!(tally.torn_tails > 100 && tally.kept_damage > 0 && tally.dropped > 100 && tally.failures_survived > 20);
+    assert!(
+        tally.torn_tails > 100
+            && tally.kept_damage > 0
+            && tally.dropped > 100
+            && tally.failures_survived > 20
+    );
 }
 
 #[test]
@@ -450,11 +475,15 @@ fn seeded_bugs_are_caught() {
         ("no check of checksums", Bug::None, Flaws { unchecked: true, ..none }),
         ("no chaining", Bug::None, Flaws { unchained: true, ..none }),
         ("drop before the record", Bug::None, Flaws { drop_before_record: true, ..none }),
-        ("trust uncommitted bytes after a failed sync", Bug::None, Flaws { reopen_trusts_uncommitted: true, ..none }),
+        (
+            "trust uncommitted bytes after a failed sync",
+            Bug::None,
+            Flaws { reopen_trusts_uncommitted: true, ..none },
+        ),
         ("recovery does not sync", Bug::None, Flaws { recover_skips_sync: true, ..none }),
     ];
     for (name, bug, flaws) in bugs {
-        let tally = explore(bug, flaws, 50);
+        let tally = explore(bug, flaws, 1);
         println!("seeded bug: {name}: {} violations in {} images", tally.violations.len(), tally.images);
         assert!(!tally.violations.is_empty(), "{name} was not caught");
     }

@@ -2,6 +2,8 @@
 //!
 //! Outside tests every switch is a constant `false`, so none of them exists in a built program.
 
+pub(crate) use switches::*;
+
 #[cfg(not(test))]
 mod switches {
     pub(crate) const fn unchecked() -> bool {
@@ -62,5 +64,3 @@ mod switches {
         FLAWS.with(Cell::get).recover_skips_sync
     }
 }
-
-pub(crate) use switches::*;

@@ -397,7 +397,10 @@ mod tests {
         let payload = b"some output";
         let (header, check) = encode_data(Stream::Stderr, (4, 99, 12), payload, 0xdead_beef);
         let decoded = FrameHeader::decode(&header).unwrap();
-        assert_eq!(decoded.verify(&header, payload, 0xdead_beef), Some((Body::Data(Stream::Stderr, payload), check)));
+        assert_eq!(
+            decoded.verify(&header, payload, 0xdead_beef),
+            Some((Body::Data(Stream::Stderr, payload), check))
+        );
         assert_eq!(decoded.verify(&header, payload, 0xdead_bee0), None, "another predecessor");
         for bit in 0..(FRAME_HEADER + payload.len()) * 8 {
             let mut header = header;

@@ -310,7 +310,8 @@ impl<D: Disk> Reader<D> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(source) => return Err(Error::StorageFailed { op: Op::Open, source }),
         };
-        let Some((header, first)) = read_header(&self.disk, &file, name).map_err(Error::storage(Op::Read))? else {
+        let Some((header, first)) = read_header(&self.disk, &file, name).map_err(Error::storage(Op::Read))?
+        else {
             return Ok(None);
         };
         let ours = *self.id.get_or_insert(header.id) == header.id;

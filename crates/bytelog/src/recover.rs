@@ -166,7 +166,13 @@ fn survey<D: Disk>(disk: &D, id: LogId, repair: bool) -> Result<Recovered, Error
 
 impl Recovered {
     /// Walks one segment from its header to its end, and returns whether it ends in damage.
-    fn scan_segment<D: Disk>(&mut self, disk: &D, link: &Link, last: bool, repair: bool) -> Result<bool, Error> {
+    fn scan_segment<D: Disk>(
+        &mut self,
+        disk: &D,
+        link: &Link,
+        last: bool,
+        repair: bool,
+    ) -> Result<bool, Error> {
         let name = link.segment.name;
         let file = disk.open(&name.to_string(), repair).map_err(Error::storage(Op::Open))?;
         let mut scanner = Scanner::new(link.segment.first);

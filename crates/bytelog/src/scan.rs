@@ -44,8 +44,7 @@ pub(crate) fn read_header<D: Disk>(
     if read_full(disk, file, 0, &mut bytes)? < SEGMENT_HEADER {
         return Ok(None);
     }
-    Ok(SegmentHeader::decode(&bytes, name)
-        .map(|(header, check)| (header, header.place(check))))
+    Ok(SegmentHeader::decode(&bytes, name).map(|(header, check)| (header, header.place(check))))
 }
 
 /// Reads until `buffer` is full or the file ends.
@@ -137,9 +136,7 @@ impl Scanner {
         self.at += whole;
         // Decoded a second time, because the borrow of the buffer has to begin after the updates above.
         match header.body(&self.buffer[at + FRAME_HEADER..at + whole]) {
-            Some(body) => {
-                Ok(Step::Frame(Frame { offset: header.offset, time_us: header.time_us, body }))
-            }
+            Some(body) => Ok(Step::Frame(Frame { offset: header.offset, time_us: header.time_us, body })),
             None => Ok(Step::Bad),
         }
     }
@@ -153,8 +150,11 @@ impl Scanner {
                 self.filled -= self.at;
                 self.at = 0;
                 // Grown only once the file has shown that there is something to read.
-                let size = if self.filled == 0 && self.buffer.is_empty() { SMALL_BUFFER } else { FULL_BUFFER };
-                if self.buffer.len() < size {
+                let size =
+                    if self.filled == 0 && self.buffer.is_empty() { SMALL_BUFFER } else { FULL_BUFFER };
+                if self.buffer.is_empty() {
+                    self.buffer = vec![0; size];
+                } else if self.buffer.len() < size {
                     self.buffer.resize(size, 0);
                 }
             }
@@ -273,7 +273,8 @@ impl Search {
                 let end = here + (FRAME_HEADER + header.payload_len()) as u64;
                 self.seeds.retain(|(place, _)| *place >= here);
                 if end <= len && here > from {
-                    let seeds = self.seeds.iter().filter(|(place, _)| *place == here).map(|(_, check)| *check);
+                    let seeds =
+                        self.seeds.iter().filter(|(place, _)| *place == here).map(|(_, check)| *check);
                     for seed in seeds.chain(self.anywhere) {
                         let Some(left) = budget.checked_sub(end - here) else {
                             return Ok(Some(found.unwrap_or(self.min_offset)));

@@ -176,7 +176,8 @@ impl SimDisk {
             match dirty.len() {
                 0 => images.push(state.image(&names, &|_| TailEffect::Kept)),
                 1 | 2 => {
-                    let second: &[TailEffect] = if dirty.len() == 2 { &TAIL_EFFECTS } else { &TAIL_EFFECTS[..1] };
+                    let second: &[TailEffect] =
+                        if dirty.len() == 2 { &TAIL_EFFECTS } else { &TAIL_EFFECTS[..1] };
                     for a in TAIL_EFFECTS {
                         for b in second {
                             images.push(state.image(&names, &|inode| if inode == dirty[0] { a } else { *b }));
@@ -187,7 +188,9 @@ impl SimDisk {
                     for all in [TailEffect::Lost, TailEffect::Kept] {
                         for odd in &dirty {
                             for effect in TAIL_EFFECTS {
-                                images.push(state.image(&names, &|inode| if inode == *odd { effect } else { all }));
+                                images.push(
+                                    state.image(&names, &|inode| if inode == *odd { effect } else { all }),
+                                );
                             }
                         }
                     }
@@ -228,7 +231,12 @@ impl SimDisk {
 impl State {
     fn add_durable(&mut self, name: &str, bytes: Vec<u8>) {
         let inode = self.inodes.len();
-        self.inodes.push(Inode { name: name.to_owned(), cache: bytes.clone(), durable: bytes, dirty_from: None });
+        self.inodes.push(Inode {
+            name: name.to_owned(),
+            cache: bytes.clone(),
+            durable: bytes,
+            dirty_from: None,
+        });
         self.names.insert(name.to_owned(), inode);
         self.durable_names.insert(name.to_owned(), inode);
     }

@@ -9,15 +9,15 @@
 
 use std::io::{self, IoSlice};
 
+use crate::chain::segment_names;
 use crate::disk::Disk;
 use crate::error::{Error, Op};
 use crate::flaws;
 use crate::format::{
-    FRAME_HEADER, LogId, MAX_EPOCH, MAX_PAYLOAD, SEGMENT_HEADER, SegmentHeader, SegmentName, Stream, encode_data,
-    encode_end, encode_gap,
+    FRAME_HEADER, LogId, MAX_EPOCH, MAX_PAYLOAD, SEGMENT_HEADER, SegmentHeader, SegmentName, Stream,
+    encode_data, encode_end, encode_gap,
 };
 use crate::gap::{Gap, GapCause, GapLength};
-use crate::chain::segment_names;
 use crate::recover::{Recovered, SegmentFile};
 use crate::scan::Place;
 
@@ -58,8 +58,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The default sizes, made smaller where `limit_bytes` asks for it: a head of at most a quarter
-    /// and segments of at most an eighth of the limit. The least usable limit is 64 KiB.
+    /// The default sizes, made smaller where `limit_bytes` asks for it: a head of at most a sixteenth
+    /// and segments of at most an eighth of the limit. The least limit that is accepted is 4 KiB.
     #[must_use]
     pub fn with_limit(limit_bytes: u64) -> Options {
         let default = Options::default();
@@ -129,8 +129,8 @@ enum Failure {
 /// The one writer of a job's log.
 ///
 /// Bytes get their cursors when they are appended, and are readable at once, provisionally. They are
-/// *committed* when [`Writer::sync`] has returned a cursor behind them. A writer without a head start
-/// holds no buffer: payloads go from the caller's memory to the file by one `writev` per 4 MiB.
+/// *committed* when [`Writer::sync`] has returned a cursor behind them. A writer holds
+/// no buffer: payloads go from the caller's memory to the file by one `writev` per 4 MiB.
 ///
 /// Any failed write or sync **poisons** it: nothing more is committed in this epoch, and every call
 /// but [`Writer::reopen`] answers [`Error::Poisoned`]. The caller keeps draining the job, counts what it
@@ -306,7 +306,8 @@ impl<D: Disk> Writer<D> {
         let has_output = self.current.is_some() || !self.closed.is_empty();
         if !self.ended && has_output {
             self.make_room(FRAME_HEADER + 8)?;
-            let (frame, check) = encode_end((self.written.seq, self.written.offset, time_us), self.written.check);
+            let (frame, check) =
+                encode_end((self.written.seq, self.written.offset, time_us), self.written.check);
             self.write(&mut [IoSlice::new(&frame)], frame.len(), |_, _| {})?;
             self.written = self.written.after(0, check);
         }
@@ -456,7 +457,12 @@ impl<D: Disk> Writer<D> {
     }
 
     /// Writes as many frames of `payload` as one call and the segment take, and returns the rest.
-    fn append_batch<'a>(&mut self, stream: Stream, time_us: u64, payload: &'a [u8]) -> Result<&'a [u8], Error> {
+    fn append_batch<'a>(
+        &mut self,
+        stream: Stream,
+        time_us: u64,
+        payload: &'a [u8],
+    ) -> Result<&'a [u8], Error> {
         let mut headers = [[0_u8; FRAME_HEADER]; BATCH];
         let mut ends = [Place::START; BATCH];
         let mut lens = [0_usize; BATCH];
@@ -470,7 +476,8 @@ impl<D: Disk> Writer<D> {
             let len = rest.len().min(fits).min(head_room);
             // The first frame is always taken: `make_room` has seen to it, or the segment holds nothing
             // but records without extent and must take one for the cursor to pass.
-            let sliver = len < rest.len().min(LEAST_CHUNK).min(self.options.most_payload()) && len < head_room;
+            let sliver =
+                len < rest.len().min(LEAST_CHUNK).min(self.options.most_payload()) && len < head_room;
             if frames > 0 && (len == 0 || sliver) {
                 break;
             }
@@ -637,8 +644,13 @@ impl<D: Disk> Writer<D> {
     fn plan_drop(&self) -> (Vec<SegmentName>, Option<(u64, u64)>) {
         let Some(limit) = self.options.limit_bytes else { return (Vec::new(), self.dropped) };
         let head = self.closed.iter().rposition(|segment| segment.name.base == 0 && self.options.has_head());
-        let droppable: Vec<&SegmentFile> =
-            self.closed.iter().enumerate().filter(|(at, _)| Some(*at) != head).map(|(_, segment)| segment).collect();
+        let droppable: Vec<&SegmentFile> = self
+            .closed
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| Some(*at) != head)
+            .map(|(_, segment)| segment)
+            .collect();
         let mut total: u64 = self.closed.iter().map(|segment| segment.len).sum();
         let before = self.dropped.map_or(0, |(_, to)| to);
         let room = self.options.segment_bytes + SEGMENT_HEADER as u64;

@@ -1,12 +1,14 @@
 //! The log on real files: round trips, following, limits, recovery, hostile bytes, old versions.
 
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use outlast_bytelog::{
-    DirDisk, Error, Gap, GapCause, GapLength, Item, LogId, Options, Reader, Resume, Stream, Tail, Writer, inspect,
-    recover,
+    DirDisk, Error, Gap, GapCause, GapLength, Item, LogId, Options, Reader, Resume, Stream, Tail, Writer,
+    inspect, recover,
 };
 use proptest::prelude::*;
 
@@ -34,7 +36,8 @@ impl Scene {
     }
 
     fn segments(&self) -> Vec<PathBuf> {
-        let mut paths: Vec<_> = fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut paths: Vec<_> =
+            fs::read_dir(self.dir.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.sort();
         paths
     }
@@ -109,10 +112,13 @@ fn the_end_is_the_end() {
 
     let (items, next, tail) = scene.read(2, 100);
     assert_eq!((next, tail), (7, Tail::Ended { cursor: 7 }));
-    assert_eq!(items, [
-        Item::Data { stream: Stream::Stdout, offset: 2, time_us: 0, bytes: b"t".to_vec() },
-        Item::Data { stream: Stream::Stderr, offset: 3, time_us: 5, bytes: b"err!".to_vec() },
-    ]);
+    assert_eq!(
+        items,
+        [
+            Item::Data { stream: Stream::Stdout, offset: 2, time_us: 0, bytes: b"t".to_vec() },
+            Item::Data { stream: Stream::Stderr, offset: 3, time_us: 5, bytes: b"err!".to_vec() },
+        ]
+    );
     let found = recover(&scene.disk, ID).unwrap();
     assert_eq!((found.ended(), found.cuts().len()), (Some(7), 0));
     let resumed = Writer::resume(&scene.disk, &found, ID, Options::default(), RESUME);
@@ -205,6 +211,48 @@ fn past_the_limit_head_and_tail_stay_and_the_gap_is_stated() {
     let (items, ..) = scene.read(middle, 1 << 16);
     assert_eq!(items[0], Item::Gap(Gap { from: middle, length: GapLength::Known(gap.to() - middle), ..gap }));
     assert_eq!(recover(&scene.disk, ID).unwrap().gaps(), [gap]);
+}
+
+#[test]
+fn readers_beside_a_busy_writer_see_only_truth_and_the_limits_gaps() {
+    let scene = Scene::new();
+    let mut writer = scene.writer(Options::with_limit(256 << 10));
+    let end = 40 << 20;
+    let follow = || {
+        let mut reader = Reader::open(&scene.disk);
+        let (mut at, mut missed) = (0, 0);
+        loop {
+            let read = reader.read_from(at, 100_000).unwrap();
+            for item in read.items {
+                match item {
+                    Item::Data { offset, bytes, .. } => {
+                        assert_eq!(offset, at);
+                        assert_eq!(bytes, pattern(offset, bytes.len()));
+                        at += bytes.len() as u64;
+                    }
+                    Item::Gap(gap) => {
+                        assert_eq!((gap.from, gap.cause), (at, GapCause::Limit));
+                        at = gap.to();
+                        missed += 1;
+                    }
+                }
+            }
+            assert_eq!(read.next, at);
+            if let Tail::Ended { cursor } = read.tail {
+                assert_eq!((cursor, at), (end, end));
+                return missed;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        let readers = [scope.spawn(follow), scope.spawn(follow)];
+        while writer.cursor() < end {
+            writer.append(Stream::Stdout, 0, &pattern(writer.cursor(), 8192)).unwrap();
+        }
+        writer.finish(0).unwrap();
+        let missed = readers.map(|reader| reader.join().unwrap());
+        println!("two readers were overtaken {missed:?} times");
+    });
 }
 
 #[test]
@@ -323,19 +371,19 @@ fn what_is_no_regular_file_is_refused() {
 fn hostile_output_cannot_pass_for_records() {
     // A torn frame whose payload is full of frame headers that each claim the most.
     let scene = Scene::new();
-    let mut fake = vec![0_u8; 40];
+    let mut fake = [0_u8; 40];
     fake[..4].copy_from_slice(&[0xa7, b'f', b'r', b'm']);
     fake[4..8].copy_from_slice(&65_536_u32.to_le_bytes());
     (fake[8], fake[9]) = (1, 1);
     fake[12..20].copy_from_slice(&5_u64.to_le_bytes());
     fake[20..28].copy_from_slice(&u64::MAX.to_le_bytes());
     let payload = fake.repeat((3 << 20) / 40);
-    let mut writer = scene.writer(Options::default());
+    let mut writer = scene.writer(Options { limit_bytes: None, ..Options::default() });
     writer.append(Stream::Stdout, 0, b"good").unwrap();
     writer.append(Stream::Stdout, 0, &payload).unwrap();
     let path = &scene.segments()[0];
     let mut bytes = fs::read(path).unwrap();
-    bytes[80 + 44 + 10] = 1; // a reserved byte of the second frame
+    bytes[80 + 40 + 4 + 10] = 1; // a reserved byte of the second frame's header
     fs::write(path, bytes).unwrap();
     let found = recover(&scene.disk, ID).unwrap();
     assert_eq!(found.end(), 4);
@@ -344,13 +392,30 @@ fn hostile_output_cannot_pass_for_records() {
     assert_eq!((joined(&items, 0).0, next), (b"good".to_vec(), 4));
 }
 
-const V1_FILES: [&str; 0] = [];
-const V1_BYTES: [(u8, usize); 2] = [(1, 0), (2, 0)];
+const V1_FILES: [&str; 11] = [
+    "log.00000001.00000000000000000000",
+    "log.00000001.00000000000000002736",
+    "log.00000001.00000000000000003045",
+    "log.00000001.00000000000000003355",
+    "log.00000001.00000000000000003666",
+    "log.00000001.00000000000000003978",
+    "log.00000001.00000000000000004291",
+    "log.00000001.00000000000000004605",
+    "log.00000002.00000000000000004920",
+    "log.00000002.00000000000000004991",
+    "log.00000002.00000000000000005471",
+];
+const V1_BYTES: [(u8, usize); 2] = [(1, 2261), (2, 623)];
 
 fn v1_gaps() -> Vec<Gap> {
     let known = |from: u64, to: u64, cause| Gap { from, length: GapLength::Known(to - from), cause };
-    let unknown = Gap { from: 3050, length: GapLength::Unknown, cause: GapCause::WriterLost };
-    vec![known(100, 2000, GapCause::Limit), known(3045, 3050, GapCause::Lost), unknown]
+    let unknown = Gap { from: 4925, length: GapLength::Unknown, cause: GapCause::WriterLost };
+    vec![
+        known(100, 2736, GapCause::Limit),
+        known(4920, 4925, GapCause::Lost),
+        unknown,
+        known(4925, 4991, GapCause::Other(200)),
+    ]
 }
 
 /// Version 1 for ever: files that were written by the first version of this crate.
@@ -366,7 +431,7 @@ fn files_of_version_1_are_read_for_ever() {
         scene.segments().iter().map(|path| path.file_name().unwrap().to_str().unwrap().to_owned()).collect();
     assert_eq!(names, V1_FILES);
     let (items, next, tail) = scene.read(0, 1 << 20);
-    assert_eq!((next, tail), (3716, Tail::Ended { cursor: 3716 }));
+    assert_eq!((next, tail), (5591, Tail::Ended { cursor: 5591 }));
     assert_eq!(gaps_of(&items), v1_gaps());
     let mut by_stream: BTreeMap<u8, usize> = BTreeMap::new();
     for item in &items {
@@ -378,15 +443,15 @@ fn files_of_version_1_are_read_for_ever() {
     }
     assert_eq!(by_stream, V1_BYTES.into());
     let found = recover(&scene.disk, ID).unwrap();
-    assert_eq!((found.ended(), found.last_epoch(), found.gaps()), (Some(3716), 2, &v1_gaps()[..]));
+    assert_eq!((found.ended(), found.last_epoch(), found.gaps()), (Some(5591), 2, &v1_gaps()[..]));
 }
 
 /// Writes the log that the fixture holds. Its bytes are compared, so that the format cannot drift.
 fn write_v1(scene: &Scene) {
     let options =
-        Options { segment_bytes: 600, head_bytes: 100, limit_bytes: Some(2400), writeback_bytes: None };
+        Options { segment_bytes: 600, head_bytes: 100, limit_bytes: Some(4800), writeback_bytes: None };
     let mut writer = scene.writer(options);
-    for round in 0..10 {
+    for round in 0..16 {
         let stream = if round % 3 == 1 { Stream::Stderr } else { Stream::Stdout };
         let bytes = pattern(writer.cursor(), 300 + round);
         writer.append(stream, 1_700_000_000_000_000 + round as u64, &bytes).unwrap();
@@ -394,7 +459,8 @@ fn write_v1(scene: &Scene) {
     writer.sync().unwrap();
     drop(writer);
     let found = recover(&scene.disk, ID).unwrap();
-    let resume = Resume { time_us: 1_700_000_000_000_050, announced: Some(found.end() + 5), cause: RESUME.cause };
+    let resume =
+        Resume { time_us: 1_700_000_000_000_050, announced: Some(found.end() + 5), cause: RESUME.cause };
     let mut writer = Writer::resume(&scene.disk, &found, ID, options, resume).unwrap();
     writer.append_gap(1_700_000_000_000_051, GapCause::Other(200), GapLength::Known(66)).unwrap();
     writer.append(Stream::Stdout, 1_700_000_000_000_052, &pattern(writer.cursor(), 600)).unwrap();

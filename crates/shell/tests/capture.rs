@@ -43,8 +43,9 @@ fn outcome(
     match reconcile(&last, parse_stages(&bytes), code.unwrap_or(-1)) {
         StageEvidence::NotCaptured(why) => Err(why),
         StageEvidence::Captured(stages) => {
-            let effective = effective_status(code.unwrap_or(-1), &stages);
-            Ok((stages.iter().map(|stage| stage.status).collect(), effective.status))
+            let shell = u8::try_from(code.unwrap_or(0)).unwrap();
+            let effective = outlast_core::pipeline::effective(shell, &stages).unwrap();
+            Ok((stages.iter().map(|stage| i32::from(stage.status)).collect(), i32::from(effective.status)))
         }
     }
 }
@@ -176,7 +177,8 @@ fn bash_flags_and_wrappers() {
         let last = analyze_argv(&argv).last_pipeline;
         let evidence = reconcile(&last, parse_stages(&std::fs::read(&record).unwrap()), ran.code.unwrap());
         let StageEvidence::Captured(stages) = evidence else { panic!("{words:?}: {evidence:?}") };
-        assert_eq!(effective_status(ran.code.unwrap(), &stages).status, 9);
+        let shell = u8::try_from(ran.code.unwrap()).unwrap();
+        assert_eq!(outlast_core::pipeline::effective(shell, &stages).unwrap().status, 9);
     }
 }
 
