@@ -447,7 +447,8 @@ pub(crate) mod tests {
     #[test]
     fn every_field_is_in_the_digest_and_named_when_it_differs() {
         let base = work(&["make", "test"]);
-        let changes: [(&str, fn(&mut Work)); 17] = [
+        type Change = fn(&mut Work);
+        let changes: [(&str, Change); 17] = [
             ("command", |w| {
                 w.command = Command::Script { shell: "sh".into(), text: Bytes::from("make test") }
             }),

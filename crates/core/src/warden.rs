@@ -146,14 +146,13 @@ impl Warden {
     /// When to send [`Event::Tick`] at the latest. `None`: nothing is due.
     #[must_use]
     pub fn wake_at(&self) -> Option<Mono> {
-        let due = match self.phase {
+        match self.phase {
             Phase::Running => [self.deadline(), self.sample_at].into_iter().flatten().min(),
             Phase::Lingering { until } | Phase::Draining { until } => Some(until),
             Phase::Terminating { kill_at } => Some(kill_at),
             Phase::Killing { again_at, .. } => Some(again_at),
             Phase::Settled => None,
-        };
-        due
+        }
     }
 
     fn deadline(&self) -> Option<Mono> {

@@ -1,7 +1,12 @@
 //! Runs one command under a keeper in a home of its own and prints its receipt: the hand without the CLI.
 //!
 //! `once HOME [cgroup2+subreaper|subreaper|pid_namespace] -- ARGV…`
-#![allow(clippy::unwrap_used, clippy::expect_used)]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "an example may stop where it stands"
+)]
 
 use outlast_core::bytes::Bytes;
 use outlast_core::id::{Generation, Scope};

@@ -1,14 +1,17 @@
 //! Starting a keeper for a job that was just admitted.
 
-use crate::control::Watch;
+use crate::control::{self, Say, Watch};
 use crate::job::Job;
-use outlast_sys::spawn::{Spawn, Spawned};
+use crate::keeper::contain::Containment;
+use crate::settle;
+use outlast_core::exit::NotStarted;
+use outlast_sys::spawn::Spawn;
 use outlast_sys::unix;
 use std::ffi::{CString, OsString};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use thiserror::Error;
 
 /// How a keeper is started.
@@ -44,24 +47,84 @@ pub enum LaunchError {
 pub struct Launched {
     /// Tells what happens, from the beginning.
     pub watch: Watch,
-    /// The keeper's first process, which ends as soon as the warden is on its own.
-    pub first: Spawned,
 }
 
 /// The descriptor on which a keeper finds the watcher it was started by.
 pub(crate) const WATCHER_FD: i32 = 3;
 
-/// Starts the keeper of an admitted job. Whether it could start the command is said by the watch.
+/// Starts the keeper of an admitted job: makes what is to contain the command, and has the keeper born in a group of its
+/// own, as nobody's child. Whether it could start the command is said by the watch.
+///
+/// Where what was asked for cannot be had, the job is settled as never started, and the watch says why.
 ///
 /// # Errors
 /// [`LaunchError`].
 pub fn launch(job: &Job, launch: &Launch) -> Result<Launched, LaunchError> {
     let refused = |stage: &str, source: io::Error| LaunchError::Refused { stage: stage.to_owned(), source };
+    let (ours, theirs) = unix::pair().map_err(|errno| refused("making its channel", errno.into()))?;
+    let home = job.path().parent().and_then(Path::parent).unwrap_or(job.path());
+    let containment = match Containment::prepare(home, job.spec()) {
+        Ok(containment) => containment,
+        Err(missing) => {
+            let failed =
+                Failed { code: missing.code(), message: missing.to_string(), remedy: missing.remedy() };
+            return give_up(job, home, ours, theirs, failed);
+        }
+    };
+    control::send(ours.as_fd(), &containment.plan(), &[])
+        .map_err(|errno| refused("telling it its plan", errno.into()))?;
+    let born = spawn(job, launch, &containment, &theirs);
+    match born {
+        Ok(()) => Ok(Launched { watch: Watch::from_socket(ours) }),
+        Err(LaunchError::Refused { stage, source }) if containment.groups.is_some() && stage == "Clone" => {
+            containment.undo();
+            let failed = Failed {
+                code: "CONTAINMENT_UNAVAILABLE",
+                message: format!("the keeper could not be born in its own cgroup: {source}"),
+                remedy: "use --containment subreaper or pid_namespace, or name a delegated group in OUTLAST_CGROUP",
+            };
+            give_up(job, home, ours, theirs, failed)
+        }
+        Err(error) => {
+            containment.undo();
+            Err(error)
+        }
+    }
+}
+
+struct Failed {
+    code: &'static str,
+    message: String,
+    remedy: &'static str,
+}
+
+/// Settles the job as never started and lets the watch say why.
+fn give_up(
+    job: &Job,
+    home: &Path,
+    ours: OwnedFd,
+    theirs: OwnedFd,
+    failed: Failed,
+) -> Result<Launched, LaunchError> {
+    let settled = crate::files::open_dir(home).and_then(|home| {
+        settle::never_started(home.as_fd(), job.dir(), job.spec(), NotStarted::SetUpFailed, "its launcher")
+    });
+    settled.map_err(|source| LaunchError::Refused {
+        stage: "settling what cannot be started".to_owned(),
+        source,
+    })?;
+    let Failed { code, message, remedy } = failed;
+    let say = Say::Failed { code: code.to_owned(), message, remedy: remedy.to_owned() };
+    let _ = control::send(theirs.as_fd(), &say, &[]);
+    Ok(Launched { watch: Watch::from_socket(ours) })
+}
+
+fn spawn(job: &Job, launch: &Launch, containment: &Containment, theirs: &OwnedFd) -> Result<(), LaunchError> {
+    let refused = |stage: &str, source: io::Error| LaunchError::Refused { stage: stage.to_owned(), source };
     let (program, prefix) = match &launch.program {
         Some(program) => (program.clone(), None),
         None => keeper_program().map_err(LaunchError::NoProgram)?,
     };
-    let (ours, theirs) = unix::pair().map_err(|errno| refused("making its channel", errno.into()))?;
     let null = rustix::fs::open(
         "/dev/null",
         rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
@@ -83,6 +146,9 @@ pub fn launch(job: &Job, launch: &Launch) -> Result<Launched, LaunchError> {
     for target in 0..3 {
         spawn.fd(null.as_fd(), target);
     }
+    if let Some(groups) = &containment.groups {
+        spawn.into_cgroup(groups.keeper.dir());
+    }
     let environment = launch.environment.iter().filter_map(|(name, value)| {
         let mut entry = name.as_bytes().to_vec();
         entry.push(b'=');
@@ -90,8 +156,8 @@ pub fn launch(job: &Job, launch: &Launch) -> Result<Launched, LaunchError> {
         CString::new(entry).ok()
     });
     spawn.env(environment.collect());
-    let first = spawn.spawn().map_err(|error| refused(&format!("{:?}", error.stage), error.errno.into()))?;
-    Ok(Launched { watch: Watch::from_socket(ours), first })
+    spawn.spawn_orphan().map_err(|error| refused(&format!("{:?}", error.stage), error.errno.into()))?;
+    Ok(())
 }
 
 /// The keeper runs from the small program that stands beside this one, else from this one: a keeper is kept for as

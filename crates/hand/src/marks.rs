@@ -56,7 +56,7 @@ mod tests {
     #[test]
     fn marks_grow_whoever_takes_them() {
         let folder = tempfile::tempdir().unwrap();
-        let dir = files::open_dir(folder.path()).unwrap();
+        let dir = crate::files::open_dir(folder.path()).unwrap();
         let job: JobId = "0000000000000000.1.1".parse().unwrap();
         let mut taken: Vec<u64> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| take(dir.as_fd(), job).unwrap().0)).collect();

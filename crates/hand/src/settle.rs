@@ -83,7 +83,9 @@ pub fn settle(home: &Home, job: &Job, how: &Settle) -> io::Result<Outcome> {
     match settling(&facts) {
         Settling::NotNeeded => Ok(Outcome::KeeperLives),
         Settling::ClaimStart => {
-            never_started(home.dir(), job.dir(), job.spec(), NotStarted::NoKeeper, settler_name())?;
+            if never_started(home.dir(), job.dir(), job.spec(), NotStarted::NoKeeper, settler_name())? {
+                contain::remove_left(home.path(), job.spec());
+            }
             Ok(match job.receipt()? {
                 Some(receipt) => Outcome::Settled(Box::new(receipt)),
                 None => Outcome::KeeperLives,

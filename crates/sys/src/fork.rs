@@ -52,7 +52,7 @@ pub enum Forked {
 /// them. Otherwise what `clone3` says: `ENOSYS` or `EPERM` where it is missing or filtered, `EAGAIN` at a
 /// limit, `EPERM` for a namespace that needs privilege, `ENOSPC` at the limit of namespaces.
 pub fn fork_process(options: ForkOptions<'_>) -> Result<Forked, Errno> {
-    if thread_count()? != 1 {
+    if !surely_one_thread() && thread_count()? != 1 {
         return Err(Errno::DEADLK);
     }
     let mut flags = 0;
@@ -75,6 +75,18 @@ pub fn fork_process(options: ForkOptions<'_>) -> Result<Forked, Errno> {
         None => Forked::Child,
         Some(cloned) => Forked::Parent { pid: cloned.pid, pidfd: cloned.pidfd },
     })
+}
+
+/// Whether libc knows that there is one thread. It forgets after a thread was ever started, and then `/proc` is asked,
+/// which costs a good part of a fork.
+fn surely_one_thread() -> bool {
+    unsafe extern "C" {
+        /// glibc's own flag (since 2.32), documented for programs: non-zero only while there is one thread.
+        static __libc_single_threaded: core::ffi::c_char;
+    }
+    // SAFETY: a byte that only libc writes, when this process starts its first other thread: if it reads as non-zero,
+    // there is none that could be writing it.
+    unsafe { core::ptr::read_volatile(&raw const __libc_single_threaded) != 0 }
 }
 
 /// Counts the threads of this process.

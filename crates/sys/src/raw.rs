@@ -1,7 +1,7 @@
 //! The two ways into the kernel that need care: a system call by number, and a clone that shares our memory.
 
 use core::ffi::{c_int, c_long, c_void};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -129,6 +129,57 @@ pub(crate) unsafe fn clone_vfork(
     // SAFETY: as in `clone_fork`.
     let pidfd = unsafe { std::ptr::read_volatile(&raw const pidfd) };
     cloned(ret.cast_unsigned(), pidfd)
+}
+
+/// What a process between two knows: how to make the one that stays, and what became of that.
+struct Middle {
+    args: libc::clone_args,
+    main: ChildMain,
+    arg: *mut c_void,
+    made: isize,
+}
+
+/// The process between: makes the one that stays, and ends. It is subject to the same rules as any child here.
+unsafe extern "C" fn middle_main(middle: *mut c_void) -> ! {
+    // SAFETY: `clone_vfork_orphan` passes its own value and is suspended until we have gone.
+    let middle = unsafe { &mut *middle.cast::<Middle>() };
+    // SAFETY: what `args` names lives as long as that call, which outlives both of us; the rest is its caller's
+    // promise.
+    middle.made = unsafe { enter(&middle.args, middle.main, middle.arg) };
+    // SAFETY: ends this process at once and runs none of the parent's exit handlers.
+    unsafe { libc::_exit(0) }
+}
+
+/// As [`clone_vfork`], but the child is no child of ours: a process between makes it and ends, so that whoever adopts
+/// orphans has it as soon as it runs. Returns its process id.
+///
+/// # Safety
+/// As for [`clone_vfork`].
+pub(crate) unsafe fn clone_vfork_orphan(
+    spec: CloneSpec,
+    main: ChildMain,
+    arg: *mut c_void,
+) -> Result<Pid, Errno> {
+    let stack = Stack::new()?;
+    // A descriptor would be one in the table of the process between, which is gone when anyone could use it.
+    let mut unused: RawFd = -1;
+    let shared = CloneSpec { flags: spec.flags | (libc::CLONE_VM | libc::CLONE_VFORK) as u64, ..spec };
+    let mut args = shared.args(&mut unused);
+    args.flags &= !(libc::CLONE_PIDFD as u64);
+    args.pidfd = 0;
+    args.stack = stack.base as u64;
+    args.stack_size = stack.len as u64;
+    let mut middle = Middle { args, main, arg, made: -(libc::EAGAIN as isize) };
+    let between = CloneSpec { flags: 0, exit_signal: 0, cgroup: None };
+    // SAFETY: `middle_main` keeps to the rules and gets what it expects, which lives until this returns.
+    let between = unsafe { clone_vfork(between, middle_main, (&raw mut middle).cast())? };
+    let _ = crate::wait::wait_pidfd(between.pidfd.as_fd(), crate::wait::Children::All, false);
+    // SAFETY: a plain read; volatile because another process wrote it.
+    let made = unsafe { std::ptr::read_volatile(&raw const middle.made) };
+    if made < 0 {
+        return Err(Errno::from_raw_os_error(i32::try_from(-made).unwrap_or(libc::EINVAL)));
+    }
+    i32::try_from(made).ok().and_then(pid).ok_or(Errno::CHILD)
 }
 
 /// The system call and the child's first instructions. They are one block, because the child returns from the

@@ -407,55 +407,52 @@ impl<'fd> Spawn<'fd> {
     /// # Errors
     /// [`SpawnError`], with the stage; the child has then been reaped.
     pub fn spawn(&self) -> Result<Spawned, SpawnError> {
-        let refused = |errno| SpawnError { stage: Stage::Request, errno };
-        if self.programs.is_empty() || self.argv.is_empty() {
-            return Err(refused(Errno::NOENT));
-        }
-        let mut targets: Vec<RawFd> = self.fds.iter().map(|(_, target)| *target).collect();
-        targets.sort_unstable();
-        if targets.first().is_some_and(|lowest| *lowest < 0) {
-            return Err(refused(Errno::BADF));
-        }
-        if targets.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(refused(Errno::INVAL));
-        }
-        let mut plan = Plan {
-            spawn: self,
-            argv: pointers(&self.argv),
-            envp: pointers(&self.envp),
-            moved: vec![-1; self.fds.len()],
-            targets,
-            parent: rustix::process::getpid(),
-            stage: AtomicU8::new(Stage::Clone as u8),
-            errno: AtomicI32::new(0),
-        };
-        let spec = CloneSpec {
-            flags: 0,
-            exit_signal: libc::SIGCHLD,
-            cgroup: self.into_cgroup.map(|fd| fd.as_raw_fd()),
-        };
-        // The kernel takes our memory to be the child's when the child changes its user, and makes it
-        // undumpable: so it is for us too, and stays so after the child has gone on to memory of its own.
-        let dumpable = self.credentials.as_ref().and_then(|_| rustix::process::dumpable_behavior().ok());
-
+        let mut plan = Plan::new(self)?;
+        let spec = self.clone_spec();
         // SAFETY: `child_main` keeps to what `clone_vfork` asks for, and gets the plan it expects, which we
         // keep.
-        let cloned = unsafe { raw::clone_vfork(spec, child_main, (&raw mut plan).cast()) };
+        let cloned =
+            self.keep_dumpable(|| unsafe { raw::clone_vfork(spec, child_main, (&raw mut plan).cast()) });
         let cloned = cloned.map_err(|errno| SpawnError { stage: Stage::Clone, errno })?;
+        let Err(error) = plan.outcome() else {
+            return Ok(Spawned { pid: cloned.pid, pidfd: cloned.pidfd });
+        };
+        // It has ended, or is about to without running anything of ours. Should someone wait for any child in
+        // another thread, or ignore SIGCHLD, it is gone already, which suits as well.
+        let _ = crate::wait::wait_pidfd(cloned.pidfd.as_fd(), crate::wait::Children::All, false);
+        Err(error)
+    }
 
+    /// Starts the program as nobody's child: it belongs to whoever adopts orphans here from the moment it runs, so that
+    /// no walk from this process or from its group finds it. Returns its process id, which is only a hint: who waits
+    /// for it is not us.
+    ///
+    /// # Errors
+    /// As [`Spawn::spawn`].
+    pub fn spawn_orphan(&self) -> Result<Pid, SpawnError> {
+        let mut plan = Plan::new(self)?;
+        let spec = self.clone_spec();
+        // SAFETY: as in `spawn`.
+        let pid = self
+            .keep_dumpable(|| unsafe { raw::clone_vfork_orphan(spec, child_main, (&raw mut plan).cast()) });
+        let pid = pid.map_err(|errno| SpawnError { stage: Stage::Clone, errno })?;
+        plan.outcome().map(|()| pid)
+    }
+
+    fn clone_spec(&self) -> CloneSpec {
+        CloneSpec { flags: 0, exit_signal: libc::SIGCHLD, cgroup: self.into_cgroup.map(|fd| fd.as_raw_fd()) }
+    }
+
+    /// The kernel takes our memory to be the child's when the child changes its user, and makes it undumpable: so it
+    /// is for us too, and stays so after the child has gone on to memory of its own. This puts it back.
+    fn keep_dumpable<T>(&self, clone: impl FnOnce() -> T) -> T {
+        let dumpable = self.credentials.as_ref().and_then(|_| rustix::process::dumpable_behavior().ok());
+        let cloned = clone();
         if dumpable == Some(DumpableBehavior::Dumpable) {
             // Refused only for values the kernel does not know.
             let _ = rustix::process::set_dumpable_behavior(DumpableBehavior::Dumpable);
         }
-        let errno = plan.errno.load(Ordering::Acquire);
-        if errno == 0 {
-            return Ok(Spawned { pid: cloned.pid, pidfd: cloned.pidfd });
-        }
-        // It has ended, or is about to without running anything of ours. Should someone wait for any child in
-        // another thread, or ignore SIGCHLD, it is gone already, which suits as well.
-        let _ = crate::wait::wait_pidfd(cloned.pidfd.as_fd(), crate::wait::Children::All, false);
-        let stage = STAGES.get(usize::from(plan.stage.load(Ordering::Acquire))).copied();
-        Err(SpawnError { stage: stage.unwrap_or(Stage::Exec), errno: Errno::from_raw_os_error(errno) })
+        cloned
     }
 }
 
@@ -475,6 +472,43 @@ struct Plan<'a> {
     parent: Pid,
     stage: AtomicU8,
     errno: AtomicI32,
+}
+
+impl<'a> Plan<'a> {
+    fn new(spawn: &'a Spawn<'a>) -> Result<Self, SpawnError> {
+        let refused = |errno| SpawnError { stage: Stage::Request, errno };
+        if spawn.programs.is_empty() || spawn.argv.is_empty() {
+            return Err(refused(Errno::NOENT));
+        }
+        let mut targets: Vec<RawFd> = spawn.fds.iter().map(|(_, target)| *target).collect();
+        targets.sort_unstable();
+        if targets.first().is_some_and(|lowest| *lowest < 0) {
+            return Err(refused(Errno::BADF));
+        }
+        if targets.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(refused(Errno::INVAL));
+        }
+        Ok(Plan {
+            spawn,
+            argv: pointers(&spawn.argv),
+            envp: pointers(&spawn.envp),
+            moved: vec![-1; spawn.fds.len()],
+            targets,
+            parent: rustix::process::getpid(),
+            stage: AtomicU8::new(Stage::Clone as u8),
+            errno: AtomicI32::new(0),
+        })
+    }
+
+    /// What the child told before it ended, or that it runs its program.
+    fn outcome(&self) -> Result<(), SpawnError> {
+        let errno = self.errno.load(Ordering::Acquire);
+        if errno == 0 {
+            return Ok(());
+        }
+        let stage = STAGES.get(usize::from(self.stage.load(Ordering::Acquire))).copied();
+        Err(SpawnError { stage: stage.unwrap_or(Stage::Exec), errno: Errno::from_raw_os_error(errno) })
+    }
 }
 
 /// The child. It shares memory with a parent that is suspended and with threads that are not: nothing here

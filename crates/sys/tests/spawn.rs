@@ -570,3 +570,24 @@ fn a_probe_tells_what_can_be_done_and_leaves_nothing() {
     let capabilities = cgroup::probe(Path::new("/nonexistent"));
     assert_eq!(capabilities.create, Err(Errno::NOENT));
 }
+
+#[test]
+fn an_orphan_is_nobodys_child_and_runs() {
+    let (ours, theirs) = rustix::pipe::pipe().unwrap();
+    let mut spawn = Spawn::new(c"/bin/sh".to_owned());
+    spawn.args([c"-c".to_owned(), c"echo $PPID $$".to_owned()]).fd(theirs.as_fd(), 1).new_session();
+    let pid = spawn.spawn_orphan().unwrap();
+    drop(spawn);
+    drop(theirs);
+    let mut said = String::new();
+    std::io::Read::read_to_string(&mut std::fs::File::from(ours), &mut said).unwrap();
+    let numbers: Vec<i32> = said.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    assert_ne!(numbers[0], rustix::process::getpid().as_raw_nonzero().get(), "its parent is whoever adopts");
+    assert_eq!(numbers[1], pid.as_raw_nonzero().get());
+}
+
+#[test]
+fn an_orphan_that_cannot_be_executed_is_told_of() {
+    let error = Spawn::new(c"/nonexistent".to_owned()).spawn_orphan().unwrap_err();
+    assert_eq!((error.stage, error.errno), (Stage::Exec, Errno::NOENT));
+}

@@ -5,14 +5,16 @@
 //! kills its caller's group does not kill it) beside one leaf for each command. They are siblings, because a group that
 //! holds processes may not hand controllers on.
 
+use outlast_core::bytes::Bytes;
 use outlast_core::evidence::{Isolation, LeafRemoval, LeafState};
 use outlast_core::ledger::Straggler;
 use outlast_core::spec::{Boundary, RunAs, Spec};
 use outlast_sys::cgroup::{self, Hierarchy, Leaf};
 use outlast_sys::proc_tree::{self, Scanner};
 use outlast_sys::{Errno, Pid, Signal, pidfd};
+use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -57,50 +59,93 @@ impl Missing {
 
 /// The groups of one job, held by the keeper.
 #[derive(Debug)]
-pub(super) struct Groups {
+pub(crate) struct Groups {
     /// Where the home's folder of groups lies.
     pub(super) place: PathBuf,
     /// The keeper's own group.
-    pub(super) keeper: Leaf,
+    pub(crate) keeper: Leaf,
     /// The command's leaf.
     pub(super) leaf: Leaf,
+    /// The launcher's own group, in which the keeper's last child is born.
+    pub(super) origin: PathBuf,
 }
 
 /// A cgroup of version 1 that holds one limit.
 #[derive(Debug)]
 pub(super) struct LimitGroup {
-    pub(super) what: &'static str,
+    pub(super) controller: String,
     pub(super) group: Leaf,
 }
 
-/// Everything that contains one command.
+/// Everything that contains one command. The launcher makes it, so that the keeper can be born inside, and tells the
+/// keeper by a [`Plan`].
 #[derive(Debug)]
-pub(super) struct Containment {
+pub(crate) struct Containment {
     pub(super) boundary: Boundary,
     pub(super) isolation: Isolation,
-    pub(super) groups: Option<Groups>,
+    pub(crate) groups: Option<Groups>,
     pub(super) limit_groups: Vec<LimitGroup>,
-    /// Our own group before we moved, in which the janitor is born.
-    pub(super) origin: Option<OwnedFd>,
+}
+
+/// What a launcher made, as it tells the keeper. Each group is named with the kernel's number for it, so that no other
+/// is mistaken for it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Plan {
+    boundary: Boundary,
+    isolation: Isolation,
+    groups: Option<GroupsPlan>,
+    limit_groups: Vec<(String, GroupPlan)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct GroupsPlan {
+    place: Bytes,
+    keeper: GroupPlan,
+    leaf: GroupPlan,
+    origin: Bytes,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct GroupPlan {
+    path: Bytes,
+    id: u64,
+}
+
+impl GroupPlan {
+    fn of(group: &Leaf) -> GroupPlan {
+        GroupPlan { path: path_bytes(group.path()), id: group.id() }
+    }
+
+    fn open(&self) -> Result<Leaf, Errno> {
+        let path = bytes_path(&self.path);
+        let parent = path.parent().ok_or(Errno::INVAL)?;
+        Leaf::reopen(parent, path.file_name().ok_or(Errno::INVAL)?, self.id)
+    }
+}
+
+fn path_bytes(path: &Path) -> Bytes {
+    Bytes(path.as_os_str().as_bytes().to_vec())
+}
+
+fn bytes_path(bytes: &Bytes) -> PathBuf {
+    PathBuf::from(OsStr::from_bytes(&bytes.0))
 }
 
 impl Containment {
     /// Chooses and makes what the spec asks for. Nothing is left behind where this fails.
-    pub(super) fn prepare(home: &Path, spec: &Spec) -> Result<Containment, Missing> {
+    pub(crate) fn prepare(home: &Path, spec: &Spec) -> Result<Containment, Missing> {
         let root = rustix::process::geteuid().is_root();
         if spec.work.user.is_some() && !root {
             return Err(Missing::User);
         }
         let asked = spec.work.containment;
         let mut groups = None;
-        let mut origin = None;
         let boundary = match asked {
             Some(Boundary::PidNamespace) => Boundary::PidNamespace,
             Some(Boundary::Subreaper) => Boundary::Subreaper,
             Some(Boundary::Cgroup2Subreaper) | None => match make_groups(home, spec) {
-                Ok((made, own)) => {
+                Ok(made) => {
                     groups = Some(made);
-                    origin = own;
                     Boundary::Cgroup2Subreaper
                 }
                 Err(why) if asked.is_some() => {
@@ -114,11 +159,11 @@ impl Containment {
             (_, Some(RunAs { uid, .. })) if uid != 0 => Isolation::OtherUid,
             _ => Isolation::SameUid,
         };
-        let mut made = Containment { boundary, isolation, groups, limit_groups: Vec::new(), origin };
+        let mut made = Containment { boundary, isolation, groups, limit_groups: Vec::new() };
         match made.make_limits(home, spec) {
             Ok(()) => Ok(made),
             Err(missing) => {
-                made.take_down();
+                made.undo();
                 Err(missing)
             }
         }
@@ -159,9 +204,58 @@ impl Containment {
                     }
                 })
                 .map_err(|why| Missing::Limit { what, why })?;
-            self.limit_groups.push(LimitGroup { what: controller, group });
+            self.limit_groups.push(LimitGroup { controller: controller.to_owned(), group });
         }
         Ok(())
+    }
+
+    /// What a keeper is told of it.
+    pub(crate) fn plan(&self) -> Plan {
+        let limits = self.limit_groups.iter();
+        Plan {
+            boundary: self.boundary,
+            isolation: self.isolation,
+            groups: self.groups.as_ref().map(|groups| GroupsPlan {
+                place: path_bytes(&groups.place),
+                keeper: GroupPlan::of(&groups.keeper),
+                leaf: GroupPlan::of(&groups.leaf),
+                origin: path_bytes(&groups.origin),
+            }),
+            limit_groups: limits
+                .map(|limit| (limit.controller.clone(), GroupPlan::of(&limit.group)))
+                .collect(),
+        }
+    }
+
+    /// Opens what the launcher made.
+    pub(super) fn open(plan: &Plan) -> Result<Containment, Errno> {
+        let groups = match &plan.groups {
+            None => None,
+            Some(groups) => Some(Groups {
+                place: bytes_path(&groups.place),
+                keeper: groups.keeper.open()?,
+                leaf: groups.leaf.open()?,
+                origin: bytes_path(&groups.origin),
+            }),
+        };
+        let limits = plan.limit_groups.iter();
+        let limits = limits.map(|(controller, group)| {
+            Ok::<_, Errno>(LimitGroup { controller: controller.clone(), group: group.open()? })
+        });
+        Ok(Containment {
+            boundary: plan.boundary,
+            isolation: plan.isolation,
+            groups,
+            limit_groups: limits.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Removes all of it: no keeper was born.
+    pub(crate) fn undo(&self) {
+        self.take_down();
+        if let Some(groups) = &self.groups {
+            groups.remove_outer();
+        }
     }
 
     /// The leaf, where there is one.
@@ -208,7 +302,7 @@ impl Containment {
 
     /// Whether the kernel ran out of the memory that this job was limited to.
     pub(super) fn ran_out_of_memory(&self) -> bool {
-        let v1 = self.limit_groups.iter().filter(|limit| limit.what == "memory");
+        let v1 = self.limit_groups.iter().filter(|limit| limit.controller == "memory");
         let mut texts: Vec<String> =
             v1.filter_map(|limit| limit.group.read("memory.oom_control").ok()).collect();
         texts.extend(self.leaf().and_then(|leaf| leaf.read("memory.events").ok()));
@@ -280,17 +374,14 @@ fn leaf_name(spec: &Spec) -> String {
     format!("{}-command", spec.job_id)
 }
 
-fn make_groups(home: &Path, spec: &Spec) -> Result<(Groups, Option<OwnedFd>), String> {
+fn make_groups(home: &Path, spec: &Spec) -> Result<Groups, String> {
     let location = cgroup::locate(Hierarchy::Unified).map_err(|error| error.to_string())?;
     let location = location
         .ok_or_else(|| "no cgroup2 hierarchy is mounted where this process can see its group".to_owned())?;
     let mut why = String::new();
     for base in bases(&location) {
-        match make_groups_below(&base, home, spec) {
-            Ok(groups) => {
-                let origin = crate::files::open_dir(&location.own).ok();
-                return Ok((groups, origin));
-            }
+        match make_groups_below(&base, &location.own, home, spec) {
+            Ok(groups) => return Ok(groups),
             Err(errno) => why = format!("no group can be made in {}: {errno}", base.display()),
         }
     }
@@ -306,7 +397,7 @@ fn bases(location: &cgroup::Location) -> Vec<PathBuf> {
     }
 }
 
-fn make_groups_below(base: &Path, home: &Path, spec: &Spec) -> Result<Groups, Errno> {
+fn make_groups_below(base: &Path, own: &Path, home: &Path, spec: &Spec) -> Result<Groups, Errno> {
     let place = base.join(home_folder(home));
     let id = spec.job_id.to_string();
     // The folder goes with its last job, so another keeper may remove it between two of these steps.
@@ -321,7 +412,7 @@ fn make_groups_below(base: &Path, home: &Path, spec: &Spec) -> Result<Groups, Er
             Err(errno) => return Err(errno),
         };
         return match create_or_reuse(&place, &leaf_name(spec)) {
-            Ok(leaf) => Ok(Groups { place, keeper, leaf }),
+            Ok(leaf) => Ok(Groups { place, keeper, leaf, origin: own.to_owned() }),
             Err(errno) => {
                 let _ = keeper.remove();
                 let _ = rustix::fs::rmdir(&place);
@@ -330,6 +421,24 @@ fn make_groups_below(base: &Path, home: &Path, spec: &Spec) -> Result<Groups, Er
         };
     }
     Err(Errno::NOENT)
+}
+
+/// Removes groups that a launcher made for a job whose keeper was never born, or died before its start mark.
+pub(crate) fn remove_left(home: &Path, spec: &Spec) {
+    let Ok(Some(location)) = cgroup::locate(Hierarchy::Unified) else { return };
+    for base in bases(&location) {
+        let place = base.join(home_folder(home));
+        for name in [leaf_name(spec), spec.job_id.to_string()] {
+            let _ = rustix::fs::rmdir(place.join(name));
+        }
+        let _ = rustix::fs::rmdir(&place);
+    }
+    for controller in ["pids", "memory"] {
+        if let Ok(Some(location)) = cgroup::locate(Hierarchy::V1(controller)) {
+            let name = format!("{}-{}", home_folder(home), spec.job_id);
+            let _ = rustix::fs::rmdir(location.own.join(name));
+        }
+    }
 }
 
 /// Makes a group. One of the same name can only be left by a keeper of the same job that lost the race for its start,

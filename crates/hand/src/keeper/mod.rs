@@ -1,8 +1,8 @@
 //! The keeper: what owns one job, from its start mark to its receipt.
 //!
-//! The program that is started ([`main`]) makes the groups, forks the warden into its own and ends, so that the warden
-//! belongs to nobody's tree. The [`warden`] owns processes, time and signals; its [`scribe`] owns output and storage.
-//! Neither runs an async runtime, a thread or a timer that nothing needs.
+//! The program that is started ([`main`]) is born in a group of its own and as nobody's child. It is the [`warden`], which
+//! owns processes, time and signals; it forks a [`scribe`], which owns output and storage. Neither runs an async runtime,
+//! a thread or a timer that nothing needs.
 
 mod command;
 pub(crate) mod contain;
@@ -12,14 +12,13 @@ mod scribe;
 mod stages;
 mod warden;
 
-use crate::control::Say;
+use crate::control::MESSAGE_LIMIT;
 use crate::files;
 use crate::launch::WATCHER_FD;
-use crate::settle;
-use contain::Containment;
-use outlast_core::exit::{Exit, NotStarted};
+use contain::{Containment, Plan};
+use outlast_core::exit::Exit;
 use outlast_core::spec::Spec;
-use outlast_sys::fork::{ForkOptions, Forked, fork_process};
+use outlast_sys::unix::{self, Received};
 use outlast_sys::wait::Status;
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -42,7 +41,7 @@ pub(crate) struct Ends {
     pub(crate) wake: OwnedFd,
 }
 
-/// Everything the keeper's first process hands to its warden.
+/// Everything a keeper begins with.
 struct Keeper {
     job_path: PathBuf,
     job_dir: OwnedFd,
@@ -55,8 +54,9 @@ struct Keeper {
     environment: Vec<(OsString, OsString)>,
 }
 
-/// The keeper's program: `keep output|quiet JOB-FOLDER`, with the watcher's socket as descriptor 3. Returns the exit
-/// status of the first process, which ends as soon as the warden is on its own.
+/// The keeper's program: `keep output|quiet JOB-FOLDER`, with the launcher's socket as descriptor 3, on which the first
+/// message is what it made to contain the command. Returns an exit status only where nothing could be begun: the
+/// launcher sees the socket close, and the job is settled as never started.
 #[must_use]
 pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     let Ok(watcher) = outlast_sys::inherit::take(WATCHER_FD) else {
@@ -68,88 +68,33 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     if verb != "keep" {
         return 2;
     }
-    match begin(watcher, watch == "output", PathBuf::from(path)) {
-        Ok(()) => 0,
+    match Keeper::begin(watcher, watch == "output", PathBuf::from(path)) {
+        Ok(keeper) => warden::run(keeper),
         Err(error) => {
-            // The watcher sees the channel close; the job is settled as never started.
             eprintln!("outlast-hand: {error}");
             1
         }
     }
 }
 
-fn begin(watcher: OwnedFd, watch_output: bool, job_path: PathBuf) -> io::Result<()> {
-    let home_path = job_path.parent().and_then(Path::parent).ok_or(io::ErrorKind::InvalidInput)?.to_owned();
-    let home = files::open_dir(&home_path)?;
-    let job_dir = files::open_dir(&job_path)?;
-    let open = files::open_subdir(home.as_fd(), "open")?;
-    let spec: Spec =
-        crate::job::read_json(job_dir.as_fd(), crate::job::name::SPEC)?.ok_or(io::ErrorKind::NotFound)?;
-    let containment = match Containment::prepare(&home_path, &spec) {
-        Ok(containment) => containment,
-        Err(missing) => {
-            let failure =
-                Failure { code: missing.code(), message: missing.to_string(), remedy: missing.remedy() };
-            return refuse(&home, &job_dir, &spec, &watcher, failure);
-        }
-    };
-    let into_cgroup = containment.groups.as_ref().map(|groups| groups.keeper.dir());
-    // No exit signal is needed: this process ends first, and who adopts the warden is told by the kernel's default.
-    let options =
-        ForkOptions { into_cgroup, exit_signal: Some(outlast_sys::Signal::CHILD), ..ForkOptions::default() };
-    match fork_process(options) {
-        Ok(Forked::Child) => {
-            let environment = std::env::vars_os().collect();
-            let keeper = Keeper {
-                job_path,
-                job_dir,
-                home,
-                open,
-                spec,
-                containment,
-                watcher,
-                watch_output,
-                environment,
-            };
-            warden::run(keeper)
-        }
-        Ok(Forked::Parent { .. }) => Ok(()),
-        Err(errno) => {
-            containment.take_down();
-            if let Some(groups) = &containment.groups {
-                groups.remove_outer();
-            }
-            let failure = Failure {
-                code: "CONTAINMENT_UNAVAILABLE",
-                message: format!("the keeper could not be born in its own cgroup: {errno}"),
-                remedy: "use --containment subreaper or pid_namespace, or name a delegated group in OUTLAST_CGROUP",
-            };
-            refuse(&home, &job_dir, &spec, &watcher, failure)
-        }
+impl Keeper {
+    fn begin(watcher: OwnedFd, watch_output: bool, job_path: PathBuf) -> io::Result<Keeper> {
+        let mut buffer = vec![0; MESSAGE_LIMIT];
+        let plan: Plan = match unix::recv(watcher.as_fd(), &mut buffer)? {
+            Received::Message(length) => serde_json::from_slice(&buffer[..length])?,
+            _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+        };
+        drop(buffer);
+        let home =
+            files::open_dir(job_path.parent().and_then(Path::parent).ok_or(io::ErrorKind::InvalidInput)?)?;
+        let job_dir = files::open_dir(&job_path)?;
+        let open = files::open_subdir(home.as_fd(), "open")?;
+        let spec =
+            crate::job::read_json(job_dir.as_fd(), crate::job::name::SPEC)?.ok_or(io::ErrorKind::NotFound)?;
+        let containment = Containment::open(&plan)?;
+        let environment = std::env::vars_os().collect();
+        Ok(Keeper { job_path, job_dir, home, open, spec, containment, watcher, watch_output, environment })
     }
-}
-
-/// Why a keeper cannot do what was asked.
-struct Failure {
-    code: &'static str,
-    message: String,
-    remedy: &'static str,
-}
-
-/// Settles a job as never started, because what was asked for cannot be set up, and says so to the watcher.
-fn refuse(
-    home: &OwnedFd,
-    job_dir: &OwnedFd,
-    spec: &Spec,
-    watcher: &OwnedFd,
-    failure: Failure,
-) -> io::Result<()> {
-    let settled =
-        settle::never_started(home.as_fd(), job_dir.as_fd(), spec, NotStarted::SetUpFailed, "its keeper");
-    let Failure { code, message, remedy } = failure;
-    let say = Say::Failed { code: code.to_owned(), message, remedy: remedy.to_owned() };
-    let _ = crate::control::send(watcher.as_fd(), &say, &[]);
-    settled.map(drop)
 }
 
 /// An end of a process as receipts say it.

@@ -330,12 +330,10 @@ impl<'a> State<'a> {
         let source = &self.sources[index];
         if let Some(last) = self.last_small
             && self.drain.is_none()
+            && readable(source.fd)
+            && let Some(pause) = COALESCE.checked_sub(last.elapsed())
         {
-            if readable(source.fd)
-                && let Some(pause) = COALESCE.checked_sub(last.elapsed())
-            {
-                std::thread::sleep(pause);
-            }
+            std::thread::sleep(pause);
         }
         match rustix::io::read(source.fd, &mut buffer[..]) {
             Ok(0) => self.source_ended(index),

@@ -12,7 +12,7 @@ use super::command::{Prepared, Streams};
 use super::init::{self, FromInit, Init};
 use super::link::{Ended, LINK_LIMIT, ToScribe, ToWarden};
 use super::scribe::{self, Scribe};
-use super::{Ends, Failure, Keeper, WARDEN_NAME, contain, leave, wire_exit};
+use super::{Ends, Keeper, WARDEN_NAME, contain, leave, wire_exit};
 use crate::control::{Ask, MESSAGE_LIMIT, Say, send};
 use crate::job::{self, name};
 use crate::{clock, files};
@@ -135,13 +135,11 @@ impl<'k> Starting<'k> {
                 return 0;
             }
             Err(error) => {
-                let failure = Failure {
-                    code: "STORAGE_FAILED",
+                let say = Say::Failed {
+                    code: "STORAGE_FAILED".to_owned(),
                     message: format!("the start mark could not be written: {error}"),
-                    remedy: "free space on the disk that holds OUTLAST_HOME",
+                    remedy: "free space on the disk that holds OUTLAST_HOME".to_owned(),
                 };
-                let Failure { code, message, remedy } = failure;
-                let say = Say::Failed { code: code.to_owned(), message, remedy: remedy.to_owned() };
                 let _ = send(keeper.watcher.as_fd(), &say, &[]);
                 keeper.containment.take_down();
                 remove_outer_later(keeper);
@@ -1159,16 +1157,12 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
 fn remove_outer_later(keeper: &Keeper) {
     let Some(groups) = &keeper.containment.groups else { return };
     let Ok(own) = pidfd::open(rustix::process::getpid()) else { return };
-    let into_cgroup = keeper.containment.origin.as_ref().map(AsFd::as_fd);
-    if into_cgroup.is_none() {
-        return;
-    }
+    let Ok(origin) = files::open_dir(&groups.origin) else { return };
+    let into_cgroup = Some(origin.as_fd());
     let options =
         fork::ForkOptions { into_cgroup, exit_signal: Some(Signal::CHILD), ..fork::ForkOptions::default() };
     if let Ok(fork::Forked::Child) = fork::fork_process(options) {
-        let mut keep = vec![own.as_fd(), groups.keeper.dir()];
-        keep.extend(keeper.containment.origin.iter().map(AsFd::as_fd));
-        outlast_sys::inherit::close_all_except(&keep);
+        outlast_sys::inherit::close_all_except(&[own.as_fd()]);
         let _ = poll(&mut [PollFd::new(&own, PollFlags::IN)], None);
         // The group counts as populated until the kernel has let go of the last zombie in it.
         for _ in 0..200 {
