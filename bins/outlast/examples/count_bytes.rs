@@ -50,10 +50,17 @@ fn main() -> ExitCode {
 }
 
 fn options(mut words: impl Iterator<Item = String>) -> io::Result<Options> {
-    let bad = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, format!("{what}; usage: count_bytes FILE [--chunk-bytes N] [--delay-ms N]"));
+    let bad = |what: &str| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("{what}; usage: count_bytes FILE [--chunk-bytes N] [--delay-ms N]"),
+        )
+    };
     let mut options = Options { file: PathBuf::new(), chunk_bytes: 1 << 20, delay: Duration::ZERO };
     while let Some(word) = words.next() {
-        let mut number = || words.next().and_then(|word| word.parse::<u64>().ok()).ok_or_else(|| bad("a number is missing"));
+        let mut number = || {
+            words.next().and_then(|word| word.parse::<u64>().ok()).ok_or_else(|| bad("a number is missing"))
+        };
         match word.as_str() {
             "--chunk-bytes" => options.chunk_bytes = usize::try_from(number()?.max(1)).unwrap_or(usize::MAX),
             "--delay-ms" => options.delay = Duration::from_millis(number()?),
@@ -109,7 +116,8 @@ fn begin(file: &File, checkpoint: Option<&Path>) -> io::Result<Save> {
     };
     let saved = checkpoint.and_then(|folder| std::fs::read(folder.join("save.json")).ok());
     let saved: Option<Save> = saved.and_then(|text| serde_json::from_slice(&text).ok());
-    let same = |saved: &Save| (saved.file_bytes, saved.file_changed_ns) == (start.file_bytes, start.file_changed_ns);
+    let same =
+        |saved: &Save| (saved.file_bytes, saved.file_changed_ns) == (start.file_bytes, start.file_changed_ns);
     Ok(saved.filter(same).unwrap_or(start))
 }
 

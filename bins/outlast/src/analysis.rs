@@ -22,7 +22,11 @@ pub(crate) struct Reading {
 ///
 /// What would leave the job is refused, unless the caller allows it: containment still ends it. What only waits is a
 /// warning, because the caller of a command line is a person by its face.
-pub(crate) fn read(command: &Command, bash_env: Option<&[u8]>, allow_detach: bool) -> Result<Reading, Failure> {
+pub(crate) fn read(
+    command: &Command,
+    bash_env: Option<&[u8]>,
+    allow_detach: bool,
+) -> Result<Reading, Failure> {
     let (analysis, capture) = match command {
         Command::Argv(words) => of_argv(words, bash_env),
         Command::Script { shell, text } => of_script(shell, &text.0, bash_env),
@@ -75,7 +79,9 @@ fn planned(analysis: &Analysis, plan: CapturePlan, words: &[Vec<u8>], bash_env: 
     match plan {
         CapturePlan::BashEnv => match bash_env_text(bash_env) {
             Some(text) => Capture::BashEnv { programs: programs(), text: Bytes(text) },
-            None => Capture::NotCaptured { why: "BASH_ENV names a file that cannot be kept in use beside ours".to_owned() },
+            None => Capture::NotCaptured {
+                why: "BASH_ENV names a file that cannot be kept in use beside ours".to_owned(),
+            },
         },
         CapturePlan::Rewrite(text) => {
             Capture::Rewritten { programs: programs(), text: Bytes(text), argument: None }
@@ -84,7 +90,9 @@ fn planned(analysis: &Analysis, plan: CapturePlan, words: &[Vec<u8>], bash_env: 
             Some(at) => {
                 Capture::Rewritten { programs: programs(), text: Bytes(new[at].clone()), argument: Some(at) }
             }
-            None => Capture::NotCaptured { why: "the instrumented command line differs in more than one word".to_owned() },
+            None => Capture::NotCaptured {
+                why: "the instrumented command line differs in more than one word".to_owned(),
+            },
         },
         CapturePlan::NotCaptured { why } => Capture::NotCaptured { why: why.to_string() },
     }
@@ -179,7 +187,7 @@ mod tests {
     fn what_would_leave_is_refused_with_its_place() {
         for script in ["sleep 300 & echo started", "echo a\nnohup make", "setsid make", "make & disown"] {
             let failure = refused(script).unwrap_or_else(|| panic!("{script} was not refused"));
-            assert_eq!((failure.code, failure.exit_code), ("DETACH_REFUSED", 2), "{script}");
+            assert_eq!((failure.code.as_ref(), failure.exit_code), ("DETACH_REFUSED", 2), "{script}");
             assert!(failure.suggestion.is_some(), "{script}");
         }
         assert!(refused("echo a\nnohup make").unwrap().message.starts_with("2:1: "));
@@ -197,7 +205,8 @@ mod tests {
 
     #[test]
     fn waiting_is_a_warning_to_a_person() {
-        let command = Command::Script { shell: "bash".into(), text: "while pgrep make; do sleep 5; done".into() };
+        let command =
+            Command::Script { shell: "bash".into(), text: "while pgrep make; do sleep 5; done".into() };
         assert_eq!(read(&command, None, false).unwrap().warnings[0].code, "BUSY_WAIT");
     }
 }

@@ -6,6 +6,7 @@ pub(crate) mod run;
 pub(crate) mod values;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 /// Commands that outlast the call, and a "done" that is proved.
@@ -34,6 +35,32 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) verb: Verb,
+}
+
+impl Cli {
+    /// Reads a call.
+    ///
+    /// Building the definitions of all commands costs more than everything else a short `run` does before its command
+    /// starts, so a call that begins with `run` is read by that definition alone. What that does not understand, help
+    /// included, goes to the whole one, so that there is one voice to people.
+    pub(crate) fn read(words: &[OsString]) -> Result<Cli, clap::Error> {
+        if words.get(1).is_some_and(|word| word == "run")
+            && let Ok(call) = RunCall::try_parse_from(&words[1..])
+        {
+            return Ok(Cli { global: call.global, verb: Verb::Run(Box::new(call.args)) });
+        }
+        Cli::try_parse_from(words)
+    }
+}
+
+/// `run` and its options, as a call of its own; see [`Cli::read`].
+#[derive(Debug, Parser)]
+#[command(disable_help_flag = true, disable_version_flag = true)]
+struct RunCall {
+    #[command(flatten)]
+    global: Global,
+    #[command(flatten)]
+    args: run::RunArgs,
 }
 
 /// Options of every command.
@@ -127,6 +154,29 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_short_way_reads_what_the_long_one_does() {
+        for line in [
+            "outlast run -- true",
+            "outlast run --output json --home /h --color never --budget 1s -- make -j4 --output text",
+            "outlast run -c x --shell sh --env A=1 --env B=2 --secret C --new --resume --no-detach",
+            "outlast run --stdin - --service --containment subreaper --user 1:2 -- x -- y",
+            "outlast --output json run -- x",
+            "outlast job list",
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let (short, long) = (Cli::read(&words).unwrap(), Cli::try_parse_from(&words).unwrap());
+            assert_eq!(format!("{short:?}"), format!("{long:?}"), "{line}");
+        }
+        for line in
+            ["outlast run", "outlast run --help", "outlast run -h", "outlast run --version", "outlast run x"]
+        {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let (short, long) = (Cli::read(&words).unwrap_err(), Cli::try_parse_from(&words).unwrap_err());
+            assert_eq!(short.to_string(), long.to_string(), "{line}");
+        }
     }
 
     #[test]

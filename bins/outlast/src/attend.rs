@@ -6,8 +6,8 @@ use crate::context::Context;
 use crate::done::Done;
 use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
-use crate::result::{JobData, Look, Show, failure_of, job_data, progress_in_words, took};
 use crate::live::Selection;
+use crate::result::{JobData, Look, Show, failure_of, job_data, progress_in_words, took};
 use crate::vigil::{End, Ended, SetUpFailed, Streaming, Until, Vigil};
 use outlast_core::exit::{Exit, NotStarted};
 use outlast_core::spec::Warning;
@@ -58,12 +58,16 @@ pub(crate) enum Arrival {
 
 /// Starts the keeper of a job that was just admitted.
 pub(crate) fn start_keeper(context: &Context, job: &Job, watch_output: bool) -> Result<Watch, Failure> {
-    let launched = launch(job, &Launch { watch_output, environment: environment() }).map_err(|error| {
-        Failure::new(failure::KEEPER_NOT_STARTED, format!("no keeper could be started for job {}", job.id()))
+    let launched = launch(job, &Launch { watch_output, environment: environment(), ..Launch::default() })
+        .map_err(|error| {
+            Failure::new(
+                failure::KEEPER_NOT_STARTED,
+                format!("no keeper could be started for job {}", job.id()),
+            )
             .because_of(&error)
             .suggest("it will be settled as never started; see")
             .fix(context.follow_up.job("explain", job.id(), &[]))
-    })?;
+        })?;
     Ok(launched.watch)
 }
 
@@ -102,16 +106,27 @@ pub(crate) fn attend(
         return Ok(Done { leave: Some(failure::TERMINATED.exit), ..Done::default() });
     }
     let look = Look::at(&job)?;
-    let show = if context.json() { Show::Text(usize::try_from(attendance.max_output).unwrap_or(usize::MAX)) } else { Show::Counts };
+    let show = if context.json() {
+        Show::Text(usize::try_from(attendance.max_output).unwrap_or(usize::MAX))
+    } else {
+        Show::Counts
+    };
     let mut data = job_data(context, home, &job, &look, show);
+    if ended.end == End::Reached && data.state == State::Starting {
+        // The keeper has said that it runs; what it writes down of that comes a moment later.
+        data.state = State::Running;
+        data.because = "its keeper says that it has started".to_owned();
+    }
     let error = error_of(context, &job, &look, &data, &ended, budget);
-    data.attached = (attendance.arrival != Arrival::Admitted && attendance.arrival != Arrival::Named).then(|| look.attached());
+    data.attached = (attendance.arrival != Arrival::Admitted && attendance.arrival != Arrival::Named)
+        .then(|| look.attached());
     if attendance.arrival == Arrival::ByKey && look.facts.receipt.is_some() {
         data.effect = Some("noop");
     }
     let mut warnings = look.facts.spec.manner.warnings.clone();
     warnings.extend(earlier_run(attendance.arrival, &data));
-    let complete = ended.written && look.facts.receipt.is_some() && !is_paused(&look.facts) && ended.end != End::Reached;
+    let complete =
+        ended.written && look.facts.receipt.is_some() && !is_paused(&look.facts) && ended.end != End::Reached;
     let note = note_of(context, &ended, &look, &data, error.as_ref());
     let text = match (ended.end, context.json()) {
         (End::Reached, false) => format!("{}\n", job.id()).into_bytes(),
@@ -136,7 +151,14 @@ pub(crate) fn attend(
 }
 
 /// Why the call is no success; `None` where it is one.
-fn error_of(context: &Context, job: &Job, look: &Look, data: &JobData, ended: &Ended, budget: Budget) -> Option<Failure> {
+fn error_of(
+    context: &Context,
+    job: &Job,
+    look: &Look,
+    data: &JobData,
+    ended: &Ended,
+    budget: Budget,
+) -> Option<Failure> {
     let settled = look.facts.receipt.is_some();
     if let (Some(failed), Some(receipt)) = (&ended.set_up, &look.facts.receipt)
         && receipt.exit == (Exit::NotStarted { why: NotStarted::SetUpFailed })
@@ -150,7 +172,9 @@ fn error_of(context: &Context, job: &Job, look: &Look, data: &JobData, ended: &E
         }
         _ => {
             let failure = failure_of(context, job, look, data.output.as_ref());
-            let cancelled = |failure: &Failure| failure.code == failure::TERMINATED.code && ended.stop == Some(Stop::Asked);
+            let cancelled = |failure: &Failure| {
+                failure.code == failure::TERMINATED.code && ended.stop == Some(Stop::Asked)
+            };
             failure.map(|failure| if cancelled(&failure) { interrupted(failure) } else { failure })
         }
     }
@@ -158,12 +182,15 @@ fn error_of(context: &Context, job: &Job, look: &Look, data: &JobData, ended: &E
 
 /// What a keeper could not set up, as its caller is told.
 fn set_up_failed(failed: &SetUpFailed) -> Failure {
-    Failure::with(failed.code.clone(), 4, failed.message.clone()).before_anything().suggest(failed.remedy.clone())
+    Failure::with(failed.code.clone(), 4, failed.message.clone())
+        .before_anything()
+        .suggest(failed.remedy.clone())
 }
 
 /// A job that this call's Ctrl-C stopped.
-fn interrupted(failure: Failure) -> Failure {
-    Failure { exit_code: failure::INTERRUPTED.exit, ..failure }.context(serde_json::json!({ "signal": "SIGINT" }))
+fn interrupted(mut failure: Failure) -> Failure {
+    failure.exit_code = failure::INTERRUPTED.exit;
+    failure.context(serde_json::json!({ "signal": "SIGINT" }))
 }
 
 fn early_answer(
@@ -184,7 +211,9 @@ fn early_answer(
         Early::Told(Happening::HangUp) => "SIGHUP was received".to_owned(),
         Early::Told(Happening::OutputClosed) => "nobody reads the output any more".to_owned(),
         Early::Told(_) => "the waiting was interrupted".to_owned(),
-        Early::Patience => format!("the tree was told to end, and its death is not proved after {}", took(context.elapsed())),
+        Early::Patience => {
+            format!("the tree was told to end, and its death is not proved after {}", took(context.elapsed()))
+        }
     };
     let far = progress_in_words(&data.progress);
     let state = match (look.state(), &data.exit) {
@@ -200,20 +229,31 @@ fn early_answer(
 }
 
 /// What a person is told in place of the error's own line; empty for nothing.
-fn note_of(context: &Context, ended: &Ended, look: &Look, data: &JobData, error: Option<&Failure>) -> Option<String> {
+fn note_of(
+    context: &Context,
+    ended: &Ended,
+    look: &Look,
+    data: &JobData,
+    error: Option<&Failure>,
+) -> Option<String> {
     if context.json() {
         return None;
     }
     match (error, &data.continue_command, &data.cancel_command) {
-        (None, Some(wait), Some(cancel)) if ended.end == End::Reached => {
-            Some(format!("job {} has started; wait for it with: {wait}; cancel it with: {cancel}", data.job_id))
-        }
+        (None, Some(wait), Some(cancel)) if ended.end == End::Reached => Some(format!(
+            "job {} has started; wait for it with: {wait}; cancel it with: {cancel}",
+            data.job_id
+        )),
         (None, ..) => None,
-        (Some(error), _, Some(cancel)) if error.exit_code == failure::INCOMPLETE.exit && error.code == failure::INCOMPLETE.code => {
+        (Some(error), _, Some(cancel))
+            if error.exit_code == failure::INCOMPLETE.exit && error.code == failure::INCOMPLETE.code =>
+        {
             Some(format!("{}; cancel with: {cancel}", error.line()))
         }
         // A command that ended by itself has said what it had to say, and its exit code says the rest.
-        (Some(error), ..) if error.code == "COMMAND_FAILED" && look.facts.receipt.as_ref().is_some_and(plain_exit) => {
+        (Some(error), ..)
+            if error.code == "COMMAND_FAILED" && look.facts.receipt.as_ref().is_some_and(plain_exit) =>
+        {
             Some(String::new())
         }
         _ => None,
@@ -260,8 +300,9 @@ pub(crate) fn refused(context: &Context, refusal: Refusal) -> Failure {
             .context(serde_json::json!({ "latest": latest })),
         Refusal::ClosedGeneration(_) => new(failure::GENERATION_CLOSED).suggest("nothing was started"),
         Refusal::NoSuchJob(job_id) => failure::not_found(&job_id.to_string()),
-        Refusal::TooLarge { .. } => new(failure::TOO_LARGE).suggest("nothing was started; pass what is large as a file"),
+        Refusal::TooLarge { .. } => {
+            new(failure::TOO_LARGE).suggest("nothing was started; pass what is large as a file")
+        }
         Refusal::Storage(error) => failure::of_system("admitting the command", error).before_anything(),
     }
 }
-

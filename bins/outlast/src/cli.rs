@@ -8,7 +8,6 @@ use crate::done::{Done, finish};
 use crate::envelope::{self, Answer};
 use crate::failure::{self, Failure};
 use crate::outlet::{Outlet, Which};
-use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use outlast_hand::clock;
 use std::ffi::OsString;
@@ -17,7 +16,7 @@ use std::ffi::OsString;
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
     let started = clock::mono_now();
     let terminals = Terminals::look();
-    let cli = match Cli::try_parse_from(&words) {
+    let cli = match Cli::read(&words) {
         Ok(cli) => cli,
         Err(error) => return not_understood(&error, &words, terminals),
     };
@@ -91,7 +90,8 @@ fn not_understood(error: &clap::Error, words: &[OsString], terminals: Terminals)
     let (command, help) = attempted(words);
     let text = error.render().to_string();
     let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    let mut failure = Failure::new(failure::BAD_ARGUMENT, message).detail(text).suggest(suggestion(error)).fix(help);
+    let mut failure =
+        Failure::new(failure::BAD_ARGUMENT, message).detail(text).suggest(suggestion(error)).fix(help);
     failure.context = error.get(ContextKind::InvalidArg).and_then(|value| match value {
         ContextValue::String(argument) => Some(serde_json::json!({ "argument": argument })),
         _ => None,
@@ -129,8 +129,21 @@ fn asked_format(words: &[OsString]) -> Option<Format> {
 /// The command that was meant, and the call that shows its manual.
 fn attempted(words: &[OsString]) -> (&'static str, String) {
     const COMMANDS: [&str; 15] = [
-        "run", "job list", "job wait", "job status", "job logs", "job cancel", "job settle", "job retry", "job explain",
-        "job stdin", "job resize", "job gc", "doctor", "completions", "schema",
+        "run",
+        "job list",
+        "job wait",
+        "job status",
+        "job logs",
+        "job cancel",
+        "job settle",
+        "job retry",
+        "job explain",
+        "job stdin",
+        "job resize",
+        "job gc",
+        "doctor",
+        "completions",
+        "schema",
     ];
     let plain: Vec<&str> = words
         .iter()
@@ -151,7 +164,9 @@ fn attempted(words: &[OsString]) -> (&'static str, String) {
 fn say(answer: &Answer, command: &str, format: Format) -> u8 {
     let (which, text) = match (format, &answer.error) {
         (Format::Json, _) => (Which::Stdout, envelope::to_json(answer, command, 0)),
-        (Format::Text, Some(failure)) => (Which::Stderr, format!("outlast: error: {}\n", failure.line()).into_bytes()),
+        (Format::Text, Some(failure)) => {
+            (Which::Stderr, format!("outlast: error: {}\n", failure.line()).into_bytes())
+        }
         (Format::Text, None) => (Which::Stderr, Vec::new()),
     };
     Outlet::new(which).write_all(&text, None, None);

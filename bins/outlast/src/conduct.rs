@@ -126,7 +126,9 @@ impl Conduct {
 
     /// Takes what happened, says what to do.
     pub(crate) fn on(&mut self, happening: Happening) -> Act {
-        use Happening::{BudgetOver, HangUp, Interrupt, Lost, OutputClosed, PatienceOver, Settled, Terminate};
+        use Happening::{
+            BudgetOver, HangUp, Interrupt, Lost, OutputClosed, PatienceOver, Settled, Terminate,
+        };
         let act = match (self.phase, happening) {
             (_, Settled) => Act::AnswerResult,
             (_, Lost) => Act::AnswerLost,
@@ -227,7 +229,10 @@ mod tests {
                     let mut conduct = Conduct::new(policy);
                     if matches!(conduct.on(first), Act::Stop(_)) {
                         let act = conduct.on(second);
-                        assert!(!matches!(act, Act::Stop(_) | Act::StopAndAnswer(..)), "{policy:?} {first:?} {second:?}");
+                        assert!(
+                            !matches!(act, Act::Stop(_) | Act::StopAndAnswer(..)),
+                            "{policy:?} {first:?} {second:?}"
+                        );
                     }
                 }
             }

@@ -72,7 +72,12 @@ impl Terminals {
 
 impl Context {
     /// From what was typed and where.
-    pub(crate) fn new(cli: &Cli, words: &[OsString], terminals: Terminals, started: Mono) -> Result<Context, Failure> {
+    pub(crate) fn new(
+        cli: &Cli,
+        words: &[OsString],
+        terminals: Terminals,
+        started: Mono,
+    ) -> Result<Context, Failure> {
         let default = terminals.default_format();
         let no_color = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
         Ok(Context {
@@ -166,7 +171,8 @@ impl Context {
 }
 
 fn scope() -> Result<Scope, Failure> {
-    let bad = |why: String| Failure::new(failure::BAD_ARGUMENT, format!("{SCOPE_VARIABLE} is no scope: {why}"));
+    let bad =
+        |why: String| Failure::new(failure::BAD_ARGUMENT, format!("{SCOPE_VARIABLE} is no scope: {why}"));
     match std::env::var(SCOPE_VARIABLE) {
         Ok(text) if !text.is_empty() => Scope::new(text).map_err(|error| bad(error.to_string())),
         Ok(_) | Err(std::env::VarError::NotPresent) => {

@@ -135,7 +135,9 @@ mod tests {
 
     #[test]
     fn five_keys_whatever_the_answer() {
-        for answer in [Answer::default(), Answer::of(json!({"a": 1})), Failure::new(failure::DAMAGED, "x").into()] {
+        for answer in
+            [Answer::default(), Answer::of(json!({"a": 1})), Failure::new(failure::DAMAGED, "x").into()]
+        {
             let value = read(&answer);
             let keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
             assert_eq!(keys, ["data", "error", "meta", "ok", "warnings"]);

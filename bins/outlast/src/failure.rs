@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
 use std::io;
+use std::ops::{Deref, DerefMut};
 
 /// A kind of failure: its code and the exit code that goes with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,9 +64,28 @@ pub(crate) enum Phase {
     Execution,
 }
 
-/// The `error` of an answer.
+/// The `error` of an answer. Boxed, so that a success does not carry its weight.
 #[derive(Debug, Clone, Serialize)]
-pub(crate) struct Failure {
+#[serde(transparent)]
+pub(crate) struct Failure(Box<Details>);
+
+impl Deref for Failure {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
+    }
+}
+
+impl DerefMut for Failure {
+    fn deref_mut(&mut self) -> &mut Details {
+        &mut self.0
+    }
+}
+
+/// What a failure says.
+#[derive(Debug, Clone, Serialize)]
+pub(crate) struct Details {
     /// The code.
     pub(crate) code: Cow<'static, str>,
     /// One sentence.
@@ -102,9 +122,13 @@ impl Failure {
     }
 
     /// A failure whose code and exit code come from elsewhere: a verdict on a receipt, a keeper.
-    pub(crate) fn with(code: impl Into<Cow<'static, str>>, exit_code: u8, message: impl Into<String>) -> Failure {
+    pub(crate) fn with(
+        code: impl Into<Cow<'static, str>>,
+        exit_code: u8,
+        message: impl Into<String>,
+    ) -> Failure {
         let code = code.into();
-        Failure {
+        Failure(Box::new(Details {
             message: message.into(),
             code: code.clone(),
             retryable: code == INCOMPLETE.code || exit_code == UNAVAILABLE.exit && code != "COMMAND_FAILED",
@@ -119,7 +143,7 @@ impl Failure {
             cause: None,
             context: None,
             exit_code,
-        }
+        }))
     }
 
     /// Nothing was done when it was noticed.
@@ -201,7 +225,8 @@ impl From<HomeError> for Failure {
         match &error {
             HomeError::Nowhere => Failure::new(HOME_NOT_SET, error.to_string()).before_anything(),
             HomeError::Unusable { path, source } => {
-                let mut failure = of_system(&format!("opening the home for jobs, {},", path.display()), source);
+                let mut failure =
+                    of_system(&format!("opening the home for jobs, {},", path.display()), source);
                 failure.suggestion = Some("name another folder with --home or OUTLAST_HOME".to_owned());
                 failure
             }
@@ -263,8 +288,13 @@ mod tests {
             "writing the job failed: no space; make the same call again; `outlast doctor` shows the state of the home \
              (UNAVAILABLE)"
         );
-        let failure = Failure::new(JOB_LOST, "its exit is not known").suggest("start a later attempt").fix("outlast job retry x");
-        assert_eq!(failure.line(), "its exit is not known; start a later attempt: outlast job retry x (JOB_LOST)");
+        let failure = Failure::new(JOB_LOST, "its exit is not known")
+            .suggest("start a later attempt")
+            .fix("outlast job retry x");
+        assert_eq!(
+            failure.line(),
+            "its exit is not known; start a later attempt: outlast job retry x (JOB_LOST)"
+        );
     }
 
     #[test]

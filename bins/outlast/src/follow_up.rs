@@ -19,7 +19,12 @@ pub(crate) struct FollowUp {
 impl FollowUp {
     /// From the words of this call. A home that was named by an option has to be named again; one that was found by
     /// the environment is found again. A form of answer is named again where it is not what the next call would choose.
-    pub(crate) fn new(words: &[OsString], home: Option<&Path>, chosen: Option<Format>, default: Format) -> FollowUp {
+    pub(crate) fn new(
+        words: &[OsString],
+        home: Option<&Path>,
+        chosen: Option<Format>,
+        default: Format,
+    ) -> FollowUp {
         let program = words.first().cloned().unwrap_or_else(|| "outlast".into());
         let program = match program.to_str() {
             // Found through PATH, and found there again.
@@ -72,7 +77,8 @@ mod tests {
         assert_eq!(plain.job("wait", job(), &[]), "outlast job wait 0000000000000000.1.1");
         let same = FollowUp::new(&words("outlast run -- make"), None, Some(Format::Json), Format::Json);
         assert_eq!(same.job("wait", job(), &[]), "outlast job wait 0000000000000000.1.1");
-        let other = FollowUp::new(&words("outlast run"), Some(Path::new("/a b")), Some(Format::Json), Format::Text);
+        let other =
+            FollowUp::new(&words("outlast run"), Some(Path::new("/a b")), Some(Format::Json), Format::Text);
         assert_eq!(
             other.job("logs", job(), &["--cursor", "7"]),
             "outlast job logs 0000000000000000.1.1 --cursor 7 --home '/a b' --output json"
@@ -84,10 +90,16 @@ mod tests {
         let here = std::env::current_dir().unwrap();
         let follow_up = FollowUp::new(&words("./outlast run"), None, None, Format::Json);
         let expected = here.join("outlast").display().to_string();
-        assert_eq!(follow_up.job("cancel", job(), &[]), format!("{expected} job cancel 0000000000000000.1.1"));
+        assert_eq!(
+            follow_up.job("cancel", job(), &[]),
+            format!("{expected} job cancel 0000000000000000.1.1")
+        );
         let relative = FollowUp::new(&words("outlast run"), Some(Path::new("h")), None, Format::Json);
         let home = here.join("h").display().to_string();
-        assert_eq!(relative.job("wait", job(), &[]), format!("outlast job wait 0000000000000000.1.1 --home {home}"));
+        assert_eq!(
+            relative.job("wait", job(), &[]),
+            format!("outlast job wait 0000000000000000.1.1 --home {home}")
+        );
     }
 
     #[test]

@@ -114,7 +114,13 @@ impl Live {
 
     /// Writes what can be written now; `last` says that nothing more will come. True where nobody reads standard
     /// output any more.
-    pub(crate) fn advance(&mut self, job: &Job, stdout: &Outlet, stderr: &Outlet, last: bool) -> Result<bool, Failure> {
+    pub(crate) fn advance(
+        &mut self,
+        job: &Job,
+        stdout: &Outlet,
+        stderr: &Outlet,
+        last: bool,
+    ) -> Result<bool, Failure> {
         if last && self.end.is_none() {
             let receipt = job.receipt().map_err(|error| failure::of_system("reading the receipt", &error))?;
             self.end = receipt.map(|receipt| receipt.output.final_cursor.0);
@@ -155,9 +161,9 @@ impl Live {
             self.log = Some(job.log().map_err(|error| failure::of_system("opening the output", &error))?);
         }
         let Some(log) = &mut self.log else { return Ok(()) };
-        let outcome = log
-            .read_from(Cursor(self.cursor), CHUNK)
-            .map_err(|error| Failure::new(failure::UNAVAILABLE, "reading the output failed").because_of(&error))?;
+        let outcome = log.read_from(Cursor(self.cursor), CHUNK).map_err(|error| {
+            Failure::new(failure::UNAVAILABLE, "reading the output failed").because_of(&error)
+        })?;
         self.more = outcome.tail == Tail::More && outcome.next > self.cursor;
         // A cursor past the end is not moved back: what is there now lies before what was asked for.
         self.cursor = self.cursor.max(outcome.next);

@@ -93,7 +93,12 @@ impl Outlet {
     }
 
     /// Writes everything, until `until` at most, and gives up when a signal comes on `signals`.
-    pub(crate) fn write_all(&self, mut bytes: &[u8], until: Option<Mono>, signals: Option<&SignalFd>) -> Written {
+    pub(crate) fn write_all(
+        &self,
+        mut bytes: &[u8],
+        until: Option<Mono>,
+        signals: Option<&SignalFd>,
+    ) -> Written {
         loop {
             if bytes.is_empty() {
                 return Written::Whole;

@@ -145,7 +145,8 @@ pub(crate) fn gather(
             break;
         }
     }
-    let counted = |window: &Window, stated: Option<u64>| stated.or_else(|| (!skipped).then(|| window.total()));
+    let counted =
+        |window: &Window, stated: Option<u64>| stated.or_else(|| (!skipped).then(|| window.total()));
     let [out, err] = streams;
     let stdout_bytes = counted(&out.window, receipt.and_then(|receipt| receipt.output.stdout_bytes));
     let stderr_bytes = counted(&err.window, receipt.and_then(|receipt| receipt.output.stderr_bytes));
@@ -231,7 +232,12 @@ mod tests {
 
     #[test]
     fn both_streams_are_shown_whole_when_they_fit() {
-        let output = gather(None, 0, 100, log(&[(Stream::Stdout, b"a"), (Stream::Stderr, b"b"), (Stream::Stdout, b"c")]));
+        let output = gather(
+            None,
+            0,
+            100,
+            log(&[(Stream::Stdout, b"a"), (Stream::Stderr, b"b"), (Stream::Stdout, b"c")]),
+        );
         let output = output.unwrap();
         assert_eq!(output.stdout.text.as_deref(), Some("ac"));
         assert_eq!(output.stderr.text.as_deref(), Some("b"));

@@ -53,7 +53,10 @@ mod tests {
 
     #[test]
     fn plain_words_stay_plain() {
-        assert_eq!(line(["outlast", "job", "wait", "7k2m9qxw4t1rz5cb.1.1"]), "outlast job wait 7k2m9qxw4t1rz5cb.1.1");
+        assert_eq!(
+            line(["outlast", "job", "wait", "7k2m9qxw4t1rz5cb.1.1"]),
+            "outlast job wait 7k2m9qxw4t1rz5cb.1.1"
+        );
         assert_eq!(line(["sh", "-c", "echo 'a b'; x"]), r"sh -c 'echo '\''a b'\''; x'");
         assert_eq!(line(["", "~", "*", "a\nb"]), "'' '~' '*' 'a\nb'");
     }

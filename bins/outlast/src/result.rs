@@ -131,7 +131,8 @@ pub(crate) struct Look {
 impl Look {
     /// Looks at a job.
     pub(crate) fn at(job: &Job) -> Result<Look, Failure> {
-        let facts = job.look().map_err(|error| failure::of_system(&format!("reading job {}", job.id()), &error))?;
+        let facts =
+            job.look().map_err(|error| failure::of_system(&format!("reading job {}", job.id()), &error))?;
         let projection = project(&facts);
         Ok(Look { facts, projection })
     }
@@ -171,9 +172,7 @@ impl Look {
 fn times(facts: &JobFacts) -> (Option<UnixMicros>, Option<UnixMicros>) {
     match &facts.receipt {
         Some(receipt) => (receipt.times.started, receipt.times.exited.or(Some(receipt.times.settled))),
-        None => {
-            (facts.ledger.started.map(|(at, ..)| at), facts.ledger.exited.as_ref().map(|(at, _)| *at))
-        }
+        None => (facts.ledger.started.map(|(at, ..)| at), facts.ledger.exited.as_ref().map(|(at, _)| *at)),
     }
 }
 
@@ -185,8 +184,9 @@ pub(crate) fn job_data(context: &Context, home: &Home, job: &Job, look: &Look, s
     let live = !look.is_final();
     let (output, output_unavailable) = match output_data(job, facts, show) {
         Ok(mut output) => {
-            output.read_more_command =
-                output.read_more_at.map(|at| context.follow_up.job("logs", job.id(), &["--cursor", &at.to_string()]));
+            output.read_more_command = output
+                .read_more_at
+                .map(|at| context.follow_up.job("logs", job.id(), &["--cursor", &at.to_string()]));
             (Some(output), None)
         }
         Err(why) => (None, Some(why)),
@@ -215,11 +215,12 @@ pub(crate) fn job_data(context: &Context, home: &Home, job: &Job, look: &Look, s
         output,
         output_unavailable,
         receipt: receipt.map(receipt_data),
-        stragglers: receipt.map_or_else(|| facts.ledger.stragglers.clone(), |receipt| receipt.stragglers.clone()),
-        attested: facts.attestation.as_ref().map(|word| AttestedData {
-            name: word.name.clone(),
-            at: rfc3339::format(word.at),
-        }),
+        stragglers: receipt
+            .map_or_else(|| facts.ledger.stragglers.clone(), |receipt| receipt.stragglers.clone()),
+        attested: facts
+            .attestation
+            .as_ref()
+            .map(|word| AttestedData { name: word.name.clone(), at: rfc3339::format(word.at) }),
         attached: None,
         effect: None,
         continue_command: match state {
@@ -251,7 +252,9 @@ fn output_data(job: &Job, facts: &JobFacts, show: Show) -> Result<OutputData, St
     match show {
         Show::Text(limit) => {
             // A job that wrote nothing has no log to open.
-            if receipt.is_some_and(|receipt| receipt.output.final_cursor == Cursor(0) && receipt.output.gaps.is_empty()) {
+            if receipt.is_some_and(|receipt| {
+                receipt.output.final_cursor == Cursor(0) && receipt.output.gaps.is_empty()
+            }) {
                 return Ok(counts(receipt, Cursor(0), Some(String::new())));
             }
             output::of_job(job, receipt, limit)
@@ -273,7 +276,8 @@ fn counts(receipt: Option<&Receipt>, committed: Cursor, text: Option<String>) ->
         cursor: output.is_none().then_some(committed),
         gaps: Vec::new(),
         read_more_command: None,
-        read_more_at: text.is_none().then_some(0),
+        read_more_at: (text.is_none() && output.is_none_or(|output| output.final_cursor > Cursor(0)))
+            .then_some(0),
     }
 }
 
@@ -303,10 +307,19 @@ fn earlier_progress(home: &Home, job_id: JobId) -> Option<Progress> {
 }
 
 /// What a call that asked about this job answers with: nothing for a success.
-pub(crate) fn failure_of(context: &Context, job: &Job, look: &Look, output: Option<&OutputData>) -> Option<Failure> {
+pub(crate) fn failure_of(
+    context: &Context,
+    job: &Job,
+    look: &Look,
+    output: Option<&OutputData>,
+) -> Option<Failure> {
     let facts = &look.facts;
     let Some(receipt) = &facts.receipt else {
-        return Some(if look.is_final() { lost(context, job, look, output) } else { incomplete(context, job, look) });
+        return Some(if look.is_final() {
+            lost(context, job, look, output)
+        } else {
+            incomplete(context, job, look)
+        });
     };
     if is_paused(facts) {
         return Some(
@@ -323,9 +336,9 @@ pub(crate) fn failure_of(context: &Context, job: &Job, look: &Look, output: Opti
             .suggest("nothing is retried by itself; a later attempt is started by")
             .fix(context.follow_up.job("retry", job.id(), &[])),
         "EXEC_FAILED" => failure.suggest("check the program's name, its PATH and whether it may be executed"),
-        "TIMEOUT" if matches!(receipt.cause, Cause::CallBudget { .. }) => {
-            failure.suggest("a longer --budget allows more, and without --on-limit stop it would go on in the background")
-        }
+        "TIMEOUT" if matches!(receipt.cause, Cause::CallBudget { .. }) => failure.suggest(
+            "a longer --budget allows more, and without --on-limit stop it would go on in the background",
+        ),
         "TIMEOUT" => failure.suggest("a longer --timeout allows more; the identical call starts anew"),
         "STALLED" => failure.suggest("a longer --idle-timeout allows more silence"),
         "OUT_OF_MEMORY" => failure.suggest("a larger --memory-limit allows more"),
@@ -335,18 +348,27 @@ pub(crate) fn failure_of(context: &Context, job: &Job, look: &Look, output: Opti
 
 /// How a paused job is continued: by the call that started it, made again, or by its next attempt where another asks.
 fn continue_paused(context: &Context, job: &Job) -> String {
-    if context.starts_work { context.follow_up.same_call() } else { context.follow_up.job("retry", job.id(), &[]) }
+    if context.starts_work {
+        context.follow_up.same_call()
+    } else {
+        context.follow_up.job("retry", job.id(), &[])
+    }
 }
 
 fn lost(context: &Context, job: &Job, look: &Look, output: Option<&OutputData>) -> Failure {
     let id = job.id();
     let retry = context.follow_up.job("retry", id, &[]);
-    let failure = Failure::new(failure::JOB_LOST, format!("how job {id} ended is not known: {}", look.projection.because));
+    let failure = Failure::new(
+        failure::JOB_LOST,
+        format!("how job {id} ended is not known: {}", look.projection.because),
+    );
     let failure = if look.facts.attestation.is_some() {
         failure.suggest("a later attempt is started by").fix(retry)
     } else {
         failure
-            .suggest(format!("settle it first, after that `{retry}` starts a later attempt; it is settled by"))
+            .suggest(format!(
+                "settle it first, after that `{retry}` starts a later attempt; it is settled by"
+            ))
             .fix(context.follow_up.job("settle", id, &[]))
     };
     with_tail(failure, output)
@@ -354,9 +376,9 @@ fn lost(context: &Context, job: &Job, look: &Look, output: Option<&OutputData>) 
 
 fn with_tail(failure: Failure, output: Option<&OutputData>) -> Failure {
     match output.and_then(|output| output::tail_of(output, LOST_TAIL)) {
-        Some(tail) => failure
-            .detail(tail)
-            .context(serde_json::json!({ "_source": "external", "_trusted": false, "quotes": "error.detail" })),
+        Some(tail) => failure.detail(tail).context(
+            serde_json::json!({ "_source": "external", "_trusted": false, "quotes": "error.detail" }),
+        ),
         None => failure,
     }
 }
@@ -368,7 +390,11 @@ fn incomplete(context: &Context, job: &Job, look: &Look) -> Failure {
         (State::Starting, None) => "it is being started".to_owned(),
         (_, None) => "it runs".to_owned(),
     };
-    Failure::new(failure::INCOMPLETE, message).suggest("wait for it with").fix(context.follow_up.job("wait", job.id(), &[]))
+    Failure::new(failure::INCOMPLETE, message).suggest("wait for it with").fix(context.follow_up.job(
+        "wait",
+        job.id(),
+        &[],
+    ))
 }
 
 /// How far a job has come, for people: `12 %`, `3 of 9 files`, `4.2 MiB of output`.

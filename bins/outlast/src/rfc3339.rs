@@ -11,7 +11,6 @@ pub(crate) fn format(moment: UnixMicros) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
 }
 
-
 /// The date of a day counted from 1970-01-01, by the Gregorian calendar. Years begin in March here, so that the leap
 /// day is the last of its year; 400 years have the same number of days every time.
 fn civil(days: u64) -> (u64, u64, u64) {

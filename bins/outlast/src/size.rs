@@ -6,7 +6,9 @@ use thiserror::Error;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(crate) enum SizeError {
     /// It does not read as a number with a unit.
-    #[error("`{0}` is not a size: write a number and a unit, such as 512, 64KiB, 10M or 1.5G (units count in 1024s)")]
+    #[error(
+        "`{0}` is not a size: write a number and a unit, such as 512, 64KiB, 10M or 1.5G (units count in 1024s)"
+    )]
     Malformed(String),
     /// It does not fit 2^53, the largest whole number JSON keeps exactly.
     #[error("`{0}` is too large: at most 8 PiB")]

@@ -85,7 +85,8 @@ impl Keys {
         self.retry_at = None;
         match control::write_stdin(job, self.offset, &self.waiting, false, Duration::ZERO) {
             Ok(answer) => {
-                let taken = usize::try_from(answer.taken.0.saturating_sub(self.offset.0)).unwrap_or(usize::MAX);
+                let taken =
+                    usize::try_from(answer.taken.0.saturating_sub(self.offset.0)).unwrap_or(usize::MAX);
                 self.waiting.drain(..taken.min(self.waiting.len()));
                 self.offset = Cursor(self.offset.0.max(answer.taken.0));
                 if answer.closed {

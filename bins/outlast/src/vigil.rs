@@ -150,9 +150,15 @@ fn meaning(signal: i32) -> Option<Happening> {
 }
 
 /// A request to stop `job`, with an id of its own.
-pub(crate) fn stop_request(job: &Job, stop: Stop, budget: Budget, force: bool) -> Result<StopRequest, Failure> {
+pub(crate) fn stop_request(
+    job: &Job,
+    stop: Stop,
+    budget: Budget,
+    force: bool,
+) -> Result<StopRequest, Failure> {
     let mut random = [0; 8];
-    home::fill_random(&mut random).map_err(|error| failure::of_system("making an id for the stop", &error))?;
+    home::fill_random(&mut random)
+        .map_err(|error| failure::of_system("making an id for the stop", &error))?;
     let prefix = if stop == Stop::Pause { PAUSE_PREFIX } else { "stop-" };
     Ok(StopRequest {
         id: format!("{prefix}{}", outlast_core::bytes::hex(&random)),
@@ -258,15 +264,19 @@ impl<'a> Standing<'a> {
     /// Does what can be done without waiting.
     fn advance(&mut self) -> Result<Option<End>, Failure> {
         let now = clock::mono_now();
-        if self.look_at.is_some_and(|at| at <= now) {
-            if let Some(end) = self.look(now)? {
-                return Ok(Some(end));
-            }
+        if self.look_at.is_some_and(|at| at <= now)
+            && let Some(end) = self.look(now)?
+        {
+            return Ok(Some(end));
         }
         if self.started && self.vigil.until == Until::Started && !self.settled {
             return Ok(Some(End::Reached));
         }
-        if self.settled && self.live.is_none() && self.vigil.streaming == Streaming::AtTheEnd && self.stdout_open {
+        if self.settled
+            && self.live.is_none()
+            && self.vigil.streaming == Streaming::AtTheEnd
+            && self.stdout_open
+        {
             self.clear_progress();
             self.progress_at = None;
             self.live = Some(Live::new(self.vigil.selection));
@@ -324,9 +334,9 @@ impl<'a> Standing<'a> {
             }
         };
         while *end < cursor {
-            let outcome = log
-                .read_from(Cursor(*end), 256 << 10)
-                .map_err(|error| Failure::new(failure::UNAVAILABLE, "reading the output failed").because_of(&error))?;
+            let outcome = log.read_from(Cursor(*end), 256 << 10).map_err(|error| {
+                Failure::new(failure::UNAVAILABLE, "reading the output failed").because_of(&error)
+            })?;
             let moved = outcome.next > *end;
             *end = outcome.next.max(*end);
             if outcome.tail != Tail::More || !moved {
@@ -375,7 +385,8 @@ impl<'a> Standing<'a> {
         self.look_at = None;
         if self.watch.is_none() {
             let output = self.live.is_some() || matches!(self.vigil.until, Until::Cursor(_));
-            self.watch = Watch::connect(job, output).map_err(|error| failure::of_system("reaching the keeper", &error))?;
+            self.watch = Watch::connect(job, output)
+                .map_err(|error| failure::of_system("reaching the keeper", &error))?;
         }
         if let Some(live) = &mut self.live {
             live.there_may_be_more();
@@ -388,7 +399,8 @@ impl<'a> Standing<'a> {
             return Ok(None);
         }
         if look.is_final() || look.state() == State::Unknown {
-            settle::settle(home, job, &Settle::IfDue).map_err(|error| failure::of_system("settling the job", &error))?;
+            settle::settle(home, job, &Settle::IfDue)
+                .map_err(|error| failure::of_system("settling the job", &error))?;
             let look = Look::at(job)?;
             self.settled = look.facts.receipt.is_some();
             return if self.settled || !look.is_final() { Ok(None) } else { self.take(Happening::Lost) };
@@ -437,7 +449,9 @@ impl<'a> Standing<'a> {
     fn hear(&mut self) -> Result<(), Failure> {
         loop {
             let Some(watch) = &self.watch else { return Ok(()) };
-            let notice = watch.next(Some(Duration::ZERO)).map_err(|error| failure::of_system("hearing the keeper", &error))?;
+            let notice = watch
+                .next(Some(Duration::ZERO))
+                .map_err(|error| failure::of_system("hearing the keeper", &error))?;
             match notice {
                 Notice::TimedOut => return Ok(()),
                 Notice::Closed => {
@@ -529,14 +543,20 @@ impl<'a> Standing<'a> {
             total: None,
             unit: Some("bytes".to_owned()),
         });
-        let mut line = format!("{} · {} · {}", look.state().name(), took(look.work_duration()), progress_in_words(&progress));
+        let mut line = format!(
+            "{} · {} · {}",
+            look.state().name(),
+            took(look.work_duration()),
+            progress_in_words(&progress)
+        );
         if let Some(activity) = job.activity() {
             line = format!("{line} · {} CPU", took(Millis(activity.cpu_ms)));
         }
         let width = line.chars().count();
         let padding = " ".repeat(self.progress_width.saturating_sub(width));
         self.progress_width = width;
-        let _ = self.stderr.write_all(format!("\r{line}{padding}").as_bytes(), Some(now.plus(Millis(100))), None);
+        let _ =
+            self.stderr.write_all(format!("\r{line}{padding}").as_bytes(), Some(now.plus(Millis(100))), None);
     }
 
     fn clear_progress(&mut self) {

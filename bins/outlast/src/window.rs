@@ -149,7 +149,10 @@ mod tests {
 
     #[test]
     fn long_output_keeps_both_ends() {
-        assert_eq!(shown(4, &[b"abc", b"def"]), Shown { head: b"ab".to_vec(), tail: b"ef".to_vec(), truncated: true });
+        assert_eq!(
+            shown(4, &[b"abc", b"def"]),
+            Shown { head: b"ab".to_vec(), tail: b"ef".to_vec(), truncated: true }
+        );
         assert_eq!(shown(0, &[b"abc"]), Shown { head: Vec::new(), tail: Vec::new(), truncated: true });
         assert_eq!(shown(1, &[b"abc"]), Shown { head: b"a".to_vec(), tail: Vec::new(), truncated: true });
     }
@@ -185,7 +188,10 @@ mod tests {
         window.push(b"ab");
         window.skip();
         window.push(b"cd");
-        assert_eq!(window.shown(8, |_| ()), Shown { head: b"ab".to_vec(), tail: b"cd".to_vec(), truncated: true });
+        assert_eq!(
+            window.shown(8, |_| ()),
+            Shown { head: b"ab".to_vec(), tail: b"cd".to_vec(), truncated: true }
+        );
     }
 
     #[test]

@@ -43,7 +43,7 @@ pub(crate) struct RunArgs {
     #[arg(short = 'c', value_name = "SCRIPT", allow_hyphen_values = true)]
     pub(crate) script: Option<OsString>,
     /// The shell that runs SCRIPT: a name in PATH, or a path [default: bash, else sh]
-    #[arg(long, value_name = "SHELL", requires = "script")]
+    #[arg(long, value_name = "SHELL", conflicts_with = "argv")]
     pub(crate) shell: Option<String>,
 
     /// How long this call may take; 0 for as long as it takes
@@ -106,7 +106,8 @@ pub(crate) struct RunArgs {
     pub(crate) no_detach: bool,
     /// Run on a pseudo-terminal
     ///
-    /// At a terminal, keys and window size are passed on, and Ctrl-C goes to the command.
+    /// At a terminal, keys and window size are passed on. Ctrl-C goes to the command; Ctrl-] detaches and leaves it
+    /// running.
     #[arg(long, conflicts_with_all = ["stdin"], help_heading = "The work")]
     pub(crate) tty: bool,
 

@@ -49,7 +49,9 @@ pub(crate) fn variable_name(text: &str) -> Result<String, String> {
     let begins = characters.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_');
     if !begins || !characters.all(|c| c.is_ascii_alphanumeric() || c == '_') {
         let shown: String = text.chars().take(40).collect();
-        return Err(format!("`{shown}` is no name of a variable: letters, digits and _, not beginning with a digit"));
+        return Err(format!(
+            "`{shown}` is no name of a variable: letters, digits and _, not beginning with a digit"
+        ));
     }
     if SET_BY_KEEPER.contains(&text) {
         return Err(format!("{text} is set by Outlast itself"));
@@ -84,7 +86,9 @@ pub(crate) fn input(text: &OsStr) -> Result<Input, String> {
 pub(crate) fn user(text: &str) -> Result<RunAs, String> {
     let number = |part: &str| {
         part.parse::<u32>().ok().filter(|id| *id != u32::MAX).ok_or_else(|| {
-            format!("`{text}` is not UID or UID:GID; both are numbers (`id -u NAME` and `id -g NAME` show them)")
+            format!(
+                "`{text}` is not UID or UID:GID; both are numbers (`id -u NAME` and `id -g NAME` show them)"
+            )
         })
     };
     let (uid, gid) = text.split_once(':').unwrap_or((text, text));

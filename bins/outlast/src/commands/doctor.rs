@@ -29,8 +29,11 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Result<Done, Failure>
         let first = &report.violations[0];
         let count = report.violations.len();
         answer.error = Some(
-            Failure::new(failure::VIOLATIONS_FOUND, format!("{count} invariants are violated; {}: {}", first.invariant, first.what))
-                .suggest("keep the home as it is and report what `data.verify.violations` lists"),
+            Failure::new(
+                failure::VIOLATIONS_FOUND,
+                format!("{count} invariants are violated; {}: {}", first.invariant, first.what),
+            )
+            .suggest("keep the home as it is and report what `data.verify.violations` lists"),
         );
     }
     Ok(answer.into())
@@ -57,7 +60,10 @@ fn text(home: &str, offers: &Offers, report: Option<&Report>) -> String {
     list("limit", &offers.limits);
     let sign = |yes: bool| if yes { "yes" } else { "no " };
     text.push_str(&format!("user      {}  another user's uid (--user)\n", sign(offers.other_user)));
-    text.push_str(&format!("exit      {}  the exit of a process whose parent was lost\n", sign(offers.exit_of_strangers)));
+    text.push_str(&format!(
+        "exit      {}  the exit of a process whose parent was lost\n",
+        sign(offers.exit_of_strangers)
+    ));
     if let Some(report) = report {
         text.push_str(&format!(
             "verify    {} jobs, {} of output hashed again, {} violations\n",

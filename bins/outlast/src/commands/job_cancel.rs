@@ -75,7 +75,14 @@ fn lost(context: &Context, home: &Home, job: &Job, budget: Budget) -> Result<Don
     Ok(answer(context, home, job, &Look::at(job)?, budget, None))
 }
 
-fn answer(context: &Context, home: &Home, job: &Job, look: &Look, budget: Budget, effect: Option<&'static str>) -> Done {
+fn answer(
+    context: &Context,
+    home: &Home,
+    job: &Job,
+    look: &Look,
+    budget: Budget,
+    effect: Option<&'static str>,
+) -> Done {
     let mut data = job_data(context, home, job, look, Show::Counts);
     data.effect = effect;
     let settled = look.facts.receipt.is_some() || look.facts.attestation.is_some();
@@ -83,16 +90,21 @@ fn answer(context: &Context, home: &Home, job: &Job, look: &Look, budget: Budget
         _ if settled => None,
         State::Unknown => failure_of(context, job, look, None),
         _ => Some(
-            Failure::new(failure::INCOMPLETE, "stopping: the tree was told to end, and its death is not proved yet")
-                .suggest("see whether it is with")
-                .fix(context.follow_up.job("cancel", job.id(), &[])),
+            Failure::new(
+                failure::INCOMPLETE,
+                "stopping: the tree was told to end, and its death is not proved yet",
+            )
+            .suggest("see whether it is with")
+            .fix(context.follow_up.job("cancel", job.id(), &[])),
         ),
     };
     if error.as_ref().is_some_and(|error| error.exit_code == failure::INCOMPLETE.exit) {
         data.state = State::Stopping;
     }
-    let text = if error.is_none() { format!("{}  {}\n", job.id(), look.projection.because) } else { String::new() };
-    let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
+    let text =
+        if error.is_none() { format!("{}  {}\n", job.id(), look.projection.because) } else { String::new() };
+    let facts =
+        CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     let data = Some(Data::Job(Box::new(data)));
     Answer { data, error, text: text.into_bytes(), facts, ..Answer::default() }.into()
 }

@@ -67,7 +67,8 @@ mod tests {
     #[test]
     fn each_obligation_has_its_line() {
         let owed = Obligation { what: "death_proof".into(), owed_by: Party::Warden, settled_by: None };
-        let settled = Obligation { what: "exit".into(), owed_by: Party::Warden, settled_by: Some("exit 3".into()) };
+        let settled =
+            Obligation { what: "exit".into(), owed_by: Party::Warden, settled_by: Some("exit 3".into()) };
         assert_eq!(
             obligations(&[settled, owed]),
             "  settled  exit               exit 3\n  owed     death proof        by the keeper's warden\n"

@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context, args: &ListArgs) -> Result<Done, Failure> {
             }
         }
     }
-    rows.sort_by(|a, b| b.0.cmp(&a.0));
+    rows.sort_by_key(|(admitted, _)| std::cmp::Reverse(*admitted));
     let rows: Vec<Row> = rows.into_iter().map(|(_, row)| row).collect();
     let mut answer = Answer::of(serde_json::json!({ "jobs": rows, "count": rows.len() }));
     answer.text = if rows.is_empty() { String::new() } else { table(&rows) }.into_bytes();

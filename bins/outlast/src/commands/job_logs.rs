@@ -82,7 +82,8 @@ fn written(
     let ended = vigil.wait(&signals)?;
     let look = Look::at(job)?;
     let error = not_all(context, args, job, &ended, ended.cursor);
-    let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
+    let facts =
+        CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     Ok(Done {
         answer: Answer { error, facts, ..Answer::default() },
         signals: Some(signals),
@@ -114,7 +115,8 @@ fn paged(
     let look = Look::at(job)?;
     let settled = look.is_final();
     let error = ended.filter(|_| page.more || !settled).map(|ended| {
-        not_all(context, args, job, &ended, page.next).unwrap_or_else(|| incomplete(context, args, job, page.next, "there is more"))
+        not_all(context, args, job, &ended, page.next)
+            .unwrap_or_else(|| incomplete(context, args, job, page.next, "there is more"))
     });
     let more = page.more || !settled;
     let next = page.next;
@@ -131,7 +133,8 @@ fn paged(
     if more && let Some(object) = data.as_object_mut() {
         object.insert("continue_command".to_owned(), go_on(context, args, job, next).into());
     }
-    let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
+    let facts =
+        CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     Ok(Done {
         answer: Answer { data: Some(Data::Other(data)), error, facts, ..Answer::default() },
         signals: Some(signals),
@@ -150,7 +153,20 @@ fn vigil<'a>(
     selection: Selection,
 ) -> Vigil<'a> {
     let policy = LEAVE_ALONE;
-    Vigil { context, home, job, watch: None, until, policy, budget, streaming, selection, keys: false, progress: false, stopping: None }
+    Vigil {
+        context,
+        home,
+        job,
+        watch: None,
+        until,
+        policy,
+        budget,
+        streaming,
+        selection,
+        keys: false,
+        progress: false,
+        stopping: None,
+    }
 }
 
 /// With `--follow`, why the reading ended before the job did; `None` where it did not.
@@ -159,7 +175,9 @@ fn not_all(context: &Context, args: &LogsArgs, job: &Job, ended: &Ended, next: u
         End::Early(crate::conduct::Early::Budget) => {
             Some(incomplete(context, args, job, next, "the call's budget is over"))
         }
-        End::Early(_) | End::Leave => Some(incomplete(context, args, job, next, "the reading was interrupted")),
+        End::Early(_) | End::Leave => {
+            Some(incomplete(context, args, job, next, "the reading was interrupted"))
+        }
         End::Result | End::Lost | End::Reached => None,
     }
 }
@@ -238,7 +256,9 @@ fn cut(items: Vec<Item>, from: u64, end: u64, stream: Option<Stream>, read_to: u
                 // Both lie within the item.
                 let shown = &whole[place(*own)][at + first as usize..at + last as usize];
                 match pieces.last_mut() {
-                    Some((stream, start, so_far)) if stream == own && *start + so_far.len() as u64 == offset + first => {
+                    Some((stream, start, so_far))
+                        if stream == own && *start + so_far.len() as u64 == offset + first =>
+                    {
                         so_far.extend_from_slice(shown);
                     }
                     _ => pieces.push((*own, offset + first, shown.to_vec())),

@@ -39,10 +39,14 @@ pub(crate) fn run(context: &Context, args: &SettleArgs) -> Result<Done, Failure>
     }
     match within(budget, context, &home, job.id())? {
         None => Ok(still_at_it(context, &home, &job, budget)?.into()),
-        Some(Outcome::Settled(_) | Outcome::Attested(_)) => Ok(settled(context, &home, &job, budget, None)?.into()),
-        Some(Outcome::KeeperLives) => Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
-            .suggest("nothing was done; stop it with")
-            .fix(context.follow_up.job("cancel", job.id(), &[]))),
+        Some(Outcome::Settled(_) | Outcome::Attested(_)) => {
+            Ok(settled(context, &home, &job, budget, None)?.into())
+        }
+        Some(Outcome::KeeperLives) => {
+            Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
+                .suggest("nothing was done; stop it with")
+                .fix(context.follow_up.job("cancel", job.id(), &[])))
+        }
         Some(Outcome::Busy) => Ok(still_at_it(context, &home, &job, budget)?.into()),
         Some(Outcome::StillUnknown { why }) => Err(unproved(context, &job, &why)),
     }
@@ -82,7 +86,10 @@ fn attest(
     yes: bool,
 ) -> Result<Done, Failure> {
     if name.trim().is_empty() || name.len() > 200 || name.chars().any(char::is_control) {
-        return Err(Failure::new(failure::BAD_ARGUMENT, "--attest needs a name of 1 to 200 printable characters"));
+        return Err(Failure::new(
+            failure::BAD_ARGUMENT,
+            "--attest needs a name of 1 to 200 printable characters",
+        ));
     }
     let (processes, unreadable) = carriers(job)?;
     if !yes {
@@ -100,9 +107,11 @@ fn attest(
     let how = Settle::Attest { name: name.to_owned() };
     match settle(home, job, &how).map_err(|error| failure::of_system("recording the attestation", &error))? {
         Outcome::Attested(_) | Outcome::Settled(_) => Ok(settled(context, home, job, budget, None)?.into()),
-        Outcome::KeeperLives => Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
-            .suggest("nothing was recorded; stop it with")
-            .fix(context.follow_up.job("cancel", job.id(), &[]))),
+        Outcome::KeeperLives => {
+            Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
+                .suggest("nothing was recorded; stop it with")
+                .fix(context.follow_up.job("cancel", job.id(), &[])))
+        }
         Outcome::Busy => Ok(still_at_it(context, home, job, budget)?.into()),
         Outcome::StillUnknown { why } => Err(unproved(context, job, &why)),
     }
@@ -127,12 +136,19 @@ fn listed(processes: &[Value]) -> String {
     processes.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-fn settled(context: &Context, home: &Home, job: &Job, budget: Budget, effect: Option<&'static str>) -> Result<Answer, Failure> {
+fn settled(
+    context: &Context,
+    home: &Home,
+    job: &Job,
+    budget: Budget,
+    effect: Option<&'static str>,
+) -> Result<Answer, Failure> {
     let look = Look::at(job)?;
     let mut data = job_data(context, home, job, &look, Show::Counts);
     data.effect = effect;
     let text = format!("{}  {}\n", job.id(), look.projection.because);
-    let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
+    let facts =
+        CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     Ok(Answer { data: Some(Data::Job(Box::new(data))), text: text.into_bytes(), facts, ..Answer::default() })
 }
 

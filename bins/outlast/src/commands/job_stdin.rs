@@ -38,15 +38,21 @@ pub(crate) fn run(context: &Context, args: &StdinArgs) -> Result<Done, Failure> 
     let (_home, job) = context.find(&args.job)?;
     let look = Look::at(&job)?;
     if job.spec().work.stdin != Stdin::Open {
-        return Err(Failure::new(failure::NO_OPEN_STDIN, format!("job {} has no open standard input", job.id()))
-            .before_anything()
-            .suggest("only `outlast run --stdin open` gives one"));
+        return Err(Failure::new(
+            failure::NO_OPEN_STDIN,
+            format!("job {} has no open standard input", job.id()),
+        )
+        .before_anything()
+        .suggest("only `outlast run --stdin open` gives one"));
     }
-    let taken = look.facts.ledger.stdin.map_or(Cursor(0), |(offset, _)| offset);
     if look.is_final() {
+        let taken = look.facts.ledger.stdin.map_or(Cursor(0), |(offset, _)| offset);
         return Ok(answer(&job, &look, budget, taken, true, Some("noop"), None));
     }
-    let offset = args.offset.map_or(taken, Cursor);
+    let offset = match args.offset {
+        Some(offset) => Cursor(offset),
+        None => taken(&job, &look),
+    };
     let progress = pass_on(&job, offset, args.close, budget.ends_at(context.started))?;
     let look = Look::at(&job)?;
     Ok(match progress {
@@ -57,12 +63,23 @@ pub(crate) fn run(context: &Context, args: &StdinArgs) -> Result<Done, Failure> 
         }
         Progress::Short(at) => {
             let at_text = at.to_string();
-            let error = Failure::new(failure::INCOMPLETE, format!("the command has read no more than {at} bytes within the budget"))
-                .suggest("pass on the rest with")
-                .fix(context.follow_up.job("stdin", job.id(), &["--offset", &at_text]));
+            let error = Failure::new(
+                failure::INCOMPLETE,
+                format!("the command has read no more than {at} bytes within the budget"),
+            )
+            .suggest("pass on the rest with")
+            .fix(context.follow_up.job("stdin", job.id(), &["--offset", &at_text]));
             answer(&job, &look, budget, at, false, None, Some(error))
         }
     })
+}
+
+/// Where the next write begins. The keeper knows; the ledger is written a moment later.
+fn taken(job: &Job, look: &Look) -> Cursor {
+    match control::write_stdin(job, Cursor(0), &[], false, Duration::ZERO) {
+        Ok(answer) => answer.taken,
+        Err(_) => look.facts.ledger.stdin.map_or(Cursor(0), |(offset, _)| offset),
+    }
 }
 
 fn pass_on(job: &Job, mut offset: Cursor, close: bool, until: Option<Mono>) -> Result<Progress, Failure> {
@@ -89,7 +106,9 @@ fn pass_on(job: &Job, mut offset: Cursor, close: bool, until: Option<Mono>) -> R
         let answer = match control::write_stdin(job, offset, &buffer[..count], count == 0, left()) {
             Ok(answer) => answer,
             Err(error) if error.kind() == ErrorKind::NotConnected => return Ok(Progress::Closed(offset)),
-            Err(error) if error.kind() == ErrorKind::InvalidInput => return Err(refused(job, offset, &error)),
+            Err(error) if error.kind() == ErrorKind::InvalidInput => {
+                return Err(refused(job, offset, &error));
+            }
             Err(error) => return Err(failure::of_system("writing to the command", &error)),
         };
         let end = Cursor(offset.0 + count as u64);
@@ -105,7 +124,7 @@ fn pass_on(job: &Job, mut offset: Cursor, close: bool, until: Option<Mono>) -> R
 }
 
 fn refused(job: &Job, offset: Cursor, error: &std::io::Error) -> Failure {
-    let taken = job.look().ok().and_then(|facts| facts.ledger.stdin).map_or(0, |(taken, _)| taken.0);
+    let taken = Look::at(job).map_or(Cursor(0), |look| taken(job, &look));
     Failure::new(failure::OFFSET_CONFLICT, format!("nothing was written at offset {offset}"))
         .because_of(error)
         .suggest(format!("the job has taken {taken} bytes; begin there, or leave --offset out"))
@@ -127,7 +146,9 @@ fn answer(
     if let (Some(effect), Some(object)) = (effect, data.as_object_mut()) {
         object.insert("effect".to_owned(), effect.into());
     }
-    let facts = CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
-    let note = (error.is_none() && effect == Some("noop")).then(|| format!("job {} takes no more input", job.id()));
+    let facts =
+        CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
+    let note =
+        (error.is_none() && effect == Some("noop")).then(|| format!("job {} takes no more input", job.id()));
     Answer { data: Some(Data::Other(data)), error, note, facts, ..Answer::default() }.into()
 }

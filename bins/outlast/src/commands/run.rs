@@ -17,6 +17,7 @@ use outlast_core::time::Millis;
 use outlast_hand::admit::{Admitted, Find, Request, admit};
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
+use outlast_scrub::secrets::Secrets;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -147,7 +148,10 @@ fn command(args: &RunArgs) -> Result<Command, Failure> {
     };
     let shell = match &args.shell {
         Some(shell) if shell.is_empty() => {
-            return Err(Failure::new(failure::BAD_ARGUMENT, "--shell names nothing; name a shell, or leave it out"));
+            return Err(Failure::new(
+                failure::BAD_ARGUMENT,
+                "--shell names nothing; name a shell, or leave it out",
+            ));
         }
         Some(shell) => shell.clone(),
         None => default_shell(std::env::var_os("PATH").as_deref()).to_owned(),
@@ -158,7 +162,8 @@ fn command(args: &RunArgs) -> Result<Command, Failure> {
 /// bash where there is one, else what every system has.
 fn default_shell(path: Option<&OsStr>) -> &'static str {
     let executable = |folder: PathBuf| {
-        rustix::fs::access(folder.join("bash"), rustix::fs::Access::EXEC_OK).is_ok() && folder.join("bash").is_file()
+        rustix::fs::access(folder.join("bash"), rustix::fs::Access::EXEC_OK).is_ok()
+            && folder.join("bash").is_file()
     };
     let path = path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
     if std::env::split_paths(path).any(executable) { "bash" } else { "sh" }
@@ -167,10 +172,13 @@ fn default_shell(path: Option<&OsStr>) -> &'static str {
 /// A folder by its one true name, so that one place is one workspace and one call identity.
 fn folder(option: &str, path: Option<&Path>) -> Result<PathBuf, Failure> {
     let refused = |error: &io::Error, path: &Path| {
-        Failure::new(failure::CWD_NOT_FOUND, format!("{option}: {} is no folder that can be entered", path.display()))
-            .because_of(error)
-            .before_anything()
-            .suggest("nothing was started; name a folder that exists")
+        Failure::new(
+            failure::CWD_NOT_FOUND,
+            format!("{option}: {} is no folder that can be entered", path.display()),
+        )
+        .because_of(error)
+        .before_anything()
+        .suggest("nothing was started; name a folder that exists")
     };
     match path {
         None => std::env::current_dir().map_err(|error| refused(&error, Path::new("."))),
@@ -181,17 +189,34 @@ fn folder(option: &str, path: Option<&Path>) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The secrets that are named, from the caller's environment.
+/// The secrets that are named, from the caller's environment. One that cannot be masked is refused: it would be in
+/// clear wherever the command prints it.
 pub(crate) fn secret_values<S: AsRef<str>>(names: &[S]) -> Result<Vec<(String, OsString)>, Failure> {
+    let values = values_of(names)?;
+    if !values.is_empty() {
+        let bytes = values.iter().map(|(name, value)| (name.clone(), value.as_bytes().to_vec()));
+        Secrets::new(bytes.collect()).map_err(|error| {
+            Failure::new(failure::SECRET_NOT_MASKABLE, error.to_string())
+                .before_anything()
+                .suggest("nothing was started; pass what is no secret without --secret")
+        })?;
+    }
+    Ok(values)
+}
+
+fn values_of<S: AsRef<str>>(names: &[S]) -> Result<Vec<(String, OsString)>, Failure> {
     names
         .iter()
         .map(|name| {
             let name = name.as_ref();
             let value = std::env::var_os(name).filter(|value| !value.is_empty());
             value.map(|value| (name.to_owned(), value)).ok_or_else(|| {
-                Failure::new(failure::SECRET_NOT_SET, format!("the secret {name} is not set in this call's environment"))
-                    .before_anything()
-                    .suggest(format!("nothing was started; set {name} for this call"))
+                Failure::new(
+                    failure::SECRET_NOT_SET,
+                    format!("the secret {name} is not set in this call's environment"),
+                )
+                .before_anything()
+                .suggest(format!("nothing was started; set {name} for this call"))
             })
         })
         .collect()

@@ -8,5 +8,9 @@ pub(crate) const SCHEMA: &str = include_str!("../../../../schemas/envelope.schem
 
 /// Prints the schema; it is a document of its own, whatever the form of other answers.
 pub(crate) fn run() -> Done {
-    Done { answer: Answer { text: SCHEMA.as_bytes().to_vec(), ..Answer::default() }, raw: true, ..Done::default() }
+    Done {
+        answer: Answer { text: SCHEMA.as_bytes().to_vec(), ..Answer::default() },
+        raw: true,
+        ..Done::default()
+    }
 }
