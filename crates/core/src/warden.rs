@@ -207,8 +207,6 @@ impl Warden {
         match self.phase {
             Phase::Running | Phase::Lingering { .. } => {
                 self.ending = Some(cause);
-                // Even a forced stop sends TERM first: I19 wants each KILL to have an earlier TERM or a `force`,
-                // and a program that handles both learns why it dies.
                 if request.force { self.kill(now, orders) } else { self.terminate(now, orders) }
             }
             Phase::Terminating { .. } if request.force => self.kill(now, orders),

@@ -104,6 +104,19 @@ pub fn settle(home: &Home, job: &Job, how: &Settle) -> io::Result<Outcome> {
     }
 }
 
+/// Stops a job that no keeper has started yet, by taking its start mark: `true` where nothing was started under it and
+/// nothing will be. `false` where a keeper has it; that one listens, and can be asked.
+///
+/// # Errors
+/// What the system says.
+pub fn cancel_unstarted(home: &Home, job: &Job) -> io::Result<bool> {
+    let cancelled = never_started(home.dir(), job.dir(), job.spec(), NotStarted::Cancelled, "a stop")?;
+    if cancelled {
+        contain::remove_left(home.path(), job.spec());
+    }
+    Ok(cancelled)
+}
+
 fn settler_name() -> &'static str {
     "a settler"
 }

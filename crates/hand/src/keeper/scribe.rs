@@ -434,8 +434,14 @@ impl<'a> State<'a> {
             Some(writer) if writer.is_poisoned() => {
                 writer.reopen(clock::unix_now().0, lost).map_err(|error| error_chain(&error))
             }
-            Some(_) => Ok(()),
-            None => self.open_writer().map(drop),
+            Some(writer) => writer
+                .append_gap(clock::unix_now().0, GapCause::StorageFailed, lost)
+                .map_err(|error| error_chain(&error)),
+            None => self.open_writer().and_then(|writer| {
+                writer
+                    .append_gap(clock::unix_now().0, GapCause::StorageFailed, lost)
+                    .map_err(|error| error_chain(&error))
+            }),
         };
         match reopened {
             Ok(()) => {

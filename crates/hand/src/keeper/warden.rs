@@ -429,12 +429,12 @@ impl<'k> Running<'k> {
 
     fn start(&mut self, prepared: &Prepared, streams: Streams, oom_score: Option<i16>) {
         let keeper = self.keeper;
-        let procs: Vec<OwnedFd> = keeper
-            .containment
-            .limit_groups
-            .iter()
-            .filter_map(|limit| limit.group.open_procs().ok())
-            .collect();
+        let limits = keeper.containment.limit_groups.iter();
+        let procs: Vec<OwnedFd> = match limits.map(|limit| limit.group.open_procs()).collect() {
+            Ok(procs) => procs,
+            // A limit that was asked for is not left out.
+            Err(errno) => return self.never_ran(Stage::Cgroup, errno),
+        };
         let mut spawn = prepared.spawn(&keeper.spec, &streams, oom_score);
         if let Some(leaf) = keeper.containment.leaf() {
             spawn.into_cgroup(leaf.dir());
@@ -459,12 +459,11 @@ impl<'k> Running<'k> {
     fn start_in_namespace(&mut self, prepared: &Prepared, streams: Streams, oom_score: Option<i16>) {
         let keeper = self.keeper;
         let privileged = rustix::process::geteuid().is_root();
-        let join = keeper
-            .containment
-            .limit_groups
-            .iter()
-            .filter_map(|limit| limit.group.open_procs().ok())
-            .collect();
+        let limits = keeper.containment.limit_groups.iter();
+        let join: Vec<OwnedFd> = match limits.map(|limit| limit.group.open_procs()).collect() {
+            Ok(join) => join,
+            Err(errno) => return self.never_ran(Stage::Cgroup, errno),
+        };
         let (uid, gid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let made = unix::pair().and_then(|(ours, theirs)| {
             let options = fork::ForkOptions {
@@ -928,6 +927,13 @@ impl<'k> Running<'k> {
                     && let Some(start_time) = pidfd::start_time(leader)
                 {
                     self.note(Record::Started { at, pid: raw(leader), start_time, namespace: None });
+                }
+                let at = clock::unix_now();
+                if let Some(cause) = self.machine.ending().cloned() {
+                    self.note(Record::Ending { at, cause });
+                }
+                if let (Some(exit), Some(at)) = (self.machine.leader().cloned(), self.exited_at) {
+                    self.note(Record::Exited { at, exit });
                 }
                 self.count_followers();
                 self.answer_syncs(&Say::Refused { why: "the scribe was lost; ask again".to_owned() });
