@@ -1,7 +1,7 @@
 //! The keeper: what owns one job, from its start mark to its receipt.
 //!
-//! The program that is started ([`main`]) is born in a group of its own and as nobody's child. It is the [`warden`], which
-//! owns processes, time and signals; it forks a [`scribe`], which owns output and storage. Neither runs an async runtime,
+//! The program that is started ([`main`]) is born in a group of its own and as nobody's child. It is the *warden*, which
+//! owns processes, time and signals; it forks a *scribe*, which owns output and storage. Neither runs an async runtime,
 //! a thread or a timer that nothing needs.
 
 mod command;
