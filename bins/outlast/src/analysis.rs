@@ -1,6 +1,7 @@
 //! What a command's text says before it runs: whether it would leave its job, and whose status it will report.
 
 use crate::failure::{self, Failure};
+use crate::masks::hide_tokens_in;
 use outlast_core::bytes::Bytes;
 use outlast_core::spec::{Capture, Command, Warning};
 use outlast_shell::{
@@ -27,10 +28,14 @@ pub(crate) fn read(
     bash_env: Option<&[u8]>,
     allow_detach: bool,
 ) -> Result<Reading, Failure> {
-    let (analysis, capture) = match command {
+    let (mut analysis, capture) = match command {
         Command::Argv(words) => of_argv(words, bash_env),
         Command::Script { shell, text } => of_script(shell, &text.0, bash_env),
     };
+    for finding in analysis.findings.iter_mut().chain(&mut analysis.busy_waits) {
+        // What is quoted of a script is seen by others than who wrote it.
+        finding.excerpt = hide_tokens_in(std::mem::take(&mut finding.excerpt));
+    }
     if !allow_detach && !analysis.findings.is_empty() {
         return Err(refusal(&analysis.findings));
     }

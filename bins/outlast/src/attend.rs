@@ -7,6 +7,7 @@ use crate::done::Done;
 use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::live::Selection;
+use crate::outlet::Ears;
 use crate::result::{JobData, Look, Show, failure_of, job_data, progress_in_words, took};
 use crate::vigil::{End, Ended, SetUpFailed, Streaming, Until, Vigil};
 use outlast_core::exit::{Exit, NotStarted};
@@ -58,17 +59,12 @@ pub(crate) enum Arrival {
 
 /// Starts the keeper of a job that was just admitted.
 pub(crate) fn start_keeper(context: &Context, job: &Job, watch_output: bool) -> Result<Watch, Failure> {
-    let launched = launch(job, &Launch { watch_output, environment: environment(), ..Launch::default() })
-        .map_err(|error| {
-            Failure::new(
-                failure::KEEPER_NOT_STARTED,
-                format!("no keeper could be started for job {}", job.id()),
-            )
+    let how = Launch { watch_output, environment: environment(), ..Launch::default() };
+    launch(job, &how).map(|launched| launched.watch).map_err(|error| {
+        Failure::new(failure::KEEPER_NOT_STARTED, format!("no keeper could be started for job {}", job.id()))
             .because_of(&error)
-            .suggest("it will be settled as never started; see")
-            .fix(context.follow_up.job("explain", job.id(), &[]))
-        })?;
-    Ok(launched.watch)
+            .fix("it will be settled as never started; see", context.follow_up.job("explain", job.id(), &[]))
+    })
 }
 
 /// What the command inherits: the caller's environment without what concerns this call alone.
@@ -143,7 +139,7 @@ pub(crate) fn attend(
     Ok(Done {
         answer: Answer { data, error, warnings, text, note, facts },
         hand_over: complete.then_some(job),
-        signals: Some(signals),
+        ears: Some(Ears::new(signals, matches!(ended.end, End::Early(Early::Told(_))))),
         until: budget.ends_at(context.started),
         leave: None,
         raw: false,
@@ -224,8 +220,7 @@ fn early_answer(
         (_, None) => format!("the work continues in the background ({far})"),
     };
     Failure::new(failure::INCOMPLETE, format!("{why}; {state}"))
-        .suggest("continue with")
-        .fix(context.follow_up.job("wait", job.id(), &[]))
+        .fix("continue with", context.follow_up.job("wait", job.id(), &[]))
 }
 
 /// What a person is told in place of the error's own line; empty for nothing.
@@ -241,14 +236,14 @@ fn note_of(
     }
     match (error, &data.continue_command, &data.cancel_command) {
         (None, Some(wait), Some(cancel)) if ended.end == End::Reached => Some(format!(
-            "job {} has started; wait for it with: {wait}; cancel it with: {cancel}",
+            "job {} has started; wait for it with `{wait}`; cancel it with `{cancel}`",
             data.job_id
         )),
         (None, ..) => None,
         (Some(error), _, Some(cancel))
             if error.exit_code == failure::INCOMPLETE.exit && error.code == failure::INCOMPLETE.code =>
         {
-            Some(format!("{}; cancel with: {cancel}", error.line()))
+            Some(format!("{}; cancel with `{cancel}`", error.line()))
         }
         // A command that ended by itself has said what it had to say, and its exit code says the rest.
         (Some(error), ..)
@@ -287,16 +282,16 @@ pub(crate) fn refused(context: &Context, refusal: Refusal) -> Failure {
             .suggest("nothing was started; make the call as it was first made, or choose another key")
             .context(serde_json::json!({ "job_id": job_id, "differs": differs })),
         Refusal::WorkspaceUnknown { job_id } => new(failure::WORKSPACE_UNKNOWN)
-            .suggest("nothing was started; settle that job with")
-            .fix(context.follow_up.job("settle", *job_id, &[]))
+            .fix("nothing was started; settle that job with", context.follow_up.job("settle", *job_id, &[]))
             .context(serde_json::json!({ "job_id": job_id })),
         Refusal::NotProvedDead { job_id } => new(failure::NOT_PROVED_DEAD)
-            .suggest("nothing was started; stop or settle it first")
-            .fix(context.follow_up.job("settle", *job_id, &[]))
+            .fix(
+                "nothing was started; stop or settle it first",
+                context.follow_up.job("settle", *job_id, &[]),
+            )
             .context(serde_json::json!({ "job_id": job_id })),
         Refusal::NotTheLatest { latest, .. } => new(failure::NOT_THE_LATEST)
-            .suggest("nothing was started; name the latest attempt")
-            .fix(context.follow_up.job("retry", *latest, &[]))
+            .fix("nothing was started; name the latest attempt", context.follow_up.job("retry", *latest, &[]))
             .context(serde_json::json!({ "latest": latest })),
         Refusal::ClosedGeneration(_) => new(failure::GENERATION_CLOSED).suggest("nothing was started"),
         Refusal::NoSuchJob(job_id) => failure::not_found(&job_id.to_string()),

@@ -89,11 +89,15 @@ fn not_understood(error: &clap::Error, words: &[OsString], terminals: Terminals)
     }
     let (command, help) = attempted(words);
     let text = error.render().to_string();
-    let message = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned();
-    let mut failure =
-        Failure::new(failure::BAD_ARGUMENT, message).detail(text).suggest(suggestion(error)).fix(help);
+    let message = match error.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command was named".to_owned(),
+        _ => text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+    };
+    let mut failure = Failure::new(failure::BAD_ARGUMENT, message).detail(text).fix(suggestion(error), help);
     failure.context = error.get(ContextKind::InvalidArg).and_then(|value| match value {
-        ContextValue::String(argument) => Some(serde_json::json!({ "argument": argument })),
+        ContextValue::String(argument) => {
+            Some(serde_json::json!({ "_source": "external", "_trusted": false, "argument": argument }))
+        }
         _ => None,
     });
     say(&failure.into(), command, format)

@@ -7,6 +7,7 @@ use crate::follow_up::FollowUp;
 use outlast_core::id::{JobId, Scope};
 use outlast_core::time::{Millis, Mono};
 use outlast_hand::clock;
+use outlast_hand::gc::Tombstone;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
 use std::ffi::OsString;
@@ -25,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) started: Mono,
     /// How it answers.
     pub(crate) format: Format,
-    /// Whether text is coloured.
+    /// Whether what is said on standard error is coloured; standard output never is.
     pub(crate) colored: bool,
     /// Whose jobs it may find.
     pub(crate) scope: Scope,
@@ -86,7 +87,7 @@ impl Context {
             colored: match cli.global.color {
                 Color::Always => true,
                 Color::Never => false,
-                Color::Auto => terminals.stdout && !no_color,
+                Color::Auto => terminals.stderr && !no_color,
             },
             scope: scope()?,
             follow_up: FollowUp::new(words, cli.global.home.as_deref(), cli.global.output, default),
@@ -143,6 +144,14 @@ impl Context {
             Err(_) => self.by_beginning(&home, text)?,
         };
         job.map(|job| (home, job)).ok_or_else(|| failure::not_found(text))
+    }
+
+    /// What is kept of a job of this scope that was removed, where its whole id is given.
+    pub(crate) fn removed(&self, text: &str) -> Result<Option<Tombstone>, Failure> {
+        let (Some(home), Ok(id)) = (self.existing_home()?, text.parse::<JobId>()) else { return Ok(None) };
+        let found = Tombstone::find(&home, id.call)
+            .map_err(|error| failure::of_system("reading what is kept of removed jobs", &error))?;
+        Ok(found.filter(|kept| kept.receipt.job_id == id && kept.receipt.scope == self.scope))
     }
 
     /// Opens a job if it is of this scope.

@@ -3,14 +3,10 @@
 use crate::context::Context;
 use crate::envelope::{self, Answer};
 use crate::failure::{self, Failure};
-use crate::outlet::{Outlet, Which, Written};
-use outlast_core::time::{Millis, Mono};
+use crate::outlet::{Ears, LAST_WORDS, Outlet, Which, Written};
+use outlast_core::time::Mono;
 use outlast_hand::clock;
 use outlast_hand::job::Job;
-use outlast_sys::signals::SignalFd;
-
-/// How long past its budget a call tries to get its answer out to a reader that does not read.
-const LAST_WORDS: Millis = Millis(500);
 
 /// What a command has come to.
 #[derive(Debug, Default)]
@@ -19,8 +15,8 @@ pub(crate) struct Done {
     pub(crate) answer: Answer,
     /// Whose result this is: handed over once the answer has been written whole.
     pub(crate) hand_over: Option<Job>,
-    /// Signals that end the writing.
-    pub(crate) signals: Option<SignalFd>,
+    /// Signals that may come while it is written.
+    pub(crate) ears: Option<Ears>,
     /// When the call has to be over.
     pub(crate) until: Option<Mono>,
     /// Leave without a word, with this code.
@@ -46,16 +42,17 @@ pub(crate) fn finish(context: &Context, command: &str, done: Done) -> u8 {
     if let Some(code) = done.leave {
         return code;
     }
-    let Done { answer, hand_over, signals, until, raw, .. } = done;
+    let Done { answer, hand_over, ears, until, raw, .. } = done;
+    // Past its budget a call still tries for a moment.
     let until = until.map(|until| until.max(clock::mono_now()).plus(LAST_WORDS));
     let stdout = Outlet::new(Which::Stdout);
     let written = if context.json() && !raw {
         let text = envelope::to_json(&answer, command, context.elapsed().0);
-        stdout.write_all(&text, until, signals.as_ref())
+        stdout.write_all(&text, until, ears.as_ref())
     } else {
-        let written = stdout.write_all(&answer.text, until, signals.as_ref());
-        let lines = lines(&answer, context.colored && context.terminals.stderr);
-        Outlet::new(Which::Stderr).write_all(lines.as_bytes(), until, signals.as_ref());
+        let written = stdout.write_all(&answer.text, until, ears.as_ref());
+        let lines = lines(&answer, context.colored);
+        Outlet::new(Which::Stderr).write_all(lines.as_bytes(), until, ears.as_ref());
         written
     };
     match (written, hand_over) {

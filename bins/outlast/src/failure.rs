@@ -158,9 +158,11 @@ impl Failure {
         self
     }
 
-    /// The command that does something about it.
-    pub(crate) fn fix(mut self, command: impl Into<String>) -> Failure {
-        self.fix_command = Some(command.into());
+    /// What to do about it, and the command that does it.
+    pub(crate) fn fix(mut self, what: impl AsRef<str>, command: impl Into<String>) -> Failure {
+        let command = command.into();
+        self.suggestion = Some(format!("{} `{command}`", what.as_ref()));
+        self.fix_command = Some(command);
         self
     }
 
@@ -196,9 +198,6 @@ impl Failure {
         }
         if let Some(suggestion) = &self.suggestion {
             line = format!("{line}; {suggestion}");
-        }
-        if let Some(command) = &self.fix_command {
-            line = format!("{line}: {command}");
         }
         format!("{line} ({})", self.code)
     }
@@ -289,11 +288,10 @@ mod tests {
              (UNAVAILABLE)"
         );
         let failure = Failure::new(JOB_LOST, "its exit is not known")
-            .suggest("start a later attempt")
-            .fix("outlast job retry x");
+            .fix("start a later attempt:", "outlast job retry x");
         assert_eq!(
             failure.line(),
-            "its exit is not known; start a later attempt: outlast job retry x (JOB_LOST)"
+            "its exit is not known; start a later attempt: `outlast job retry x` (JOB_LOST)"
         );
     }
 

@@ -6,7 +6,8 @@
 //! - [`cli`] and [`context`]: from words to a command, and what every command knows of its call.
 //! - [`commands`]: one file a verb. `run` and `job retry` share [`attend`].
 //! - [`conduct`]: what a waiting call does when something happens, as a pure machine; [`vigil`] is the waiting itself,
-//!   [`live`], [`outlet`] and [`terminal`] its hands, [`spool`] what comes before it.
+//!   [`live`], [`outlet`] and [`terminal`] its hands, [`spool`] what comes before it, and [`settling`] what is done about
+//!   a job that lost its keeper.
 //! - [`result`] and [`output`]: the answer about a job; [`removed`]: about one that is kept no more.
 //! - [`envelope`], [`failure`], [`done`]: the one object every answer is, and how it is written.
 //! - [`analysis`], [`budget`], [`follow_up`], [`masks`], [`quote`], [`rfc3339`], [`size`], [`window`]: rules of their own.
@@ -32,6 +33,7 @@ mod quote;
 mod removed;
 mod result;
 mod rfc3339;
+mod settling;
 mod size;
 mod spool;
 mod terminal;

@@ -4,12 +4,14 @@
 //! may not be made non-blocking: that would change it for everyone it is shared with. So a pipe or a terminal is
 //! opened again, for us alone, where that is allowed; else it is written in pieces that fit.
 
-use outlast_core::time::Mono;
+use outlast_core::time::{Millis, Mono};
 use outlast_hand::clock;
 use outlast_sys::signals::SignalFd;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
+use rustix::process::Signal;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -46,7 +48,7 @@ pub(crate) enum Written {
     Closed,
     /// The time is over.
     OutOfTime,
-    /// A signal came: leave.
+    /// A second signal came: leave.
     Told,
 }
 
@@ -92,20 +94,26 @@ impl Outlet {
         }
     }
 
-    /// Writes everything, until `until` at most, and gives up when a signal comes on `signals`.
+    /// Writes everything, until `until` at most.
+    ///
+    /// A first signal, where none came before, only hurries it: who is told to leave still says what there is to say.
+    /// The next one ends it.
     pub(crate) fn write_all(
         &self,
         mut bytes: &[u8],
-        until: Option<Mono>,
-        signals: Option<&SignalFd>,
+        mut until: Option<Mono>,
+        ears: Option<&Ears>,
     ) -> Written {
-        loop {
-            if bytes.is_empty() {
-                return Written::Whole;
-            }
-            match self.writable(until, signals) {
-                Ok(None) => {}
-                Ok(Some(written)) => return written,
+        while !bytes.is_empty() {
+            match self.wait(until, ears) {
+                Ok(Heard::Writable) => {}
+                Ok(Heard::Nothing) => return Written::OutOfTime,
+                Ok(Heard::Signal(ears)) if ears.told.replace(true) => return Written::Told,
+                Ok(Heard::Signal(_)) => {
+                    let soon = clock::mono_now().plus(LAST_WORDS);
+                    until = Some(until.map_or(soon, |until| until.min(soon)));
+                    continue;
+                }
                 Err(_) => return Written::Closed,
             }
             match self.write_some(bytes) {
@@ -113,34 +121,64 @@ impl Outlet {
                 Err(_) => return Written::Closed,
             }
         }
+        Written::Whole
     }
 
-    /// Waits until something can be written; else says why not.
-    fn writable(&self, until: Option<Mono>, signals: Option<&SignalFd>) -> io::Result<Option<Written>> {
+    fn wait<'e>(&self, until: Option<Mono>, ears: Option<&'e Ears>) -> io::Result<Heard<'e>> {
         loop {
-            let left = until.map(|until| until.since(clock::mono_now()).0);
-            let timeout = left.map(|millis| Timespec {
-                tv_sec: i64::try_from(millis / 1000).unwrap_or(i64::MAX),
-                tv_nsec: i64::try_from(millis % 1000 * 1_000_000).unwrap_or(0),
-            });
-            let stdout = self.fd();
-            let mut fds = vec![PollFd::new(&stdout, PollFlags::OUT)];
-            fds.extend(signals.map(|signals| PollFd::new(signals, PollFlags::IN)));
+            let timeout = until.map(|until| timespec(until.since(clock::mono_now())));
+            let own = self.fd();
+            let mut fds = vec![PollFd::new(&own, PollFlags::OUT)];
+            fds.extend(ears.map(|ears| PollFd::new(&ears.signals, PollFlags::IN)));
             match poll(&mut fds, timeout.as_ref()) {
-                Ok(0) => return Ok(Some(Written::OutOfTime)),
+                Ok(0) => return Ok(Heard::Nothing),
+                Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(errno) => return Err(errno.into()),
-                Ok(_) => {}
             }
-            if fds.get(1).is_some_and(|signals| !signals.revents().is_empty()) {
-                let told = signals.and_then(|signals| signals.read().ok().flatten());
-                if told.is_some_and(|told| told.signal != rustix::process::Signal::WINCH.as_raw()) {
-                    return Ok(Some(Written::Told));
+            let signalled = fds.get(1).is_some_and(|signals| !signals.revents().is_empty());
+            match ears {
+                Some(ears) if signalled => {
+                    let received = ears.signals.read()?;
+                    if received.is_some_and(|received| received.signal != Signal::WINCH.as_raw()) {
+                        return Ok(Heard::Signal(ears));
+                    }
                 }
-                continue;
+                _ => return Ok(Heard::Writable),
             }
-            return Ok(None);
         }
+    }
+}
+
+/// The signals that may come while an answer is written.
+#[derive(Debug)]
+pub(crate) struct Ears {
+    signals: SignalFd,
+    /// Whether one has come already.
+    told: Cell<bool>,
+}
+
+impl Ears {
+    /// `told`: the call is over because of a signal, so the next one is the second.
+    pub(crate) fn new(signals: SignalFd, told: bool) -> Ears {
+        Ears { signals, told: Cell::new(told) }
+    }
+}
+
+enum Heard<'e> {
+    Writable,
+    Nothing,
+    Signal(&'e Ears),
+}
+
+/// How long a call that was told to leave tries to get its answer out to a reader that does not read.
+pub(crate) const LAST_WORDS: Millis = Millis(500);
+
+/// A length of time as the kernel takes it.
+pub(crate) fn timespec(length: Millis) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(length.0 / 1000).unwrap_or(i64::MAX),
+        tv_nsec: i64::try_from(length.0 % 1000 * 1_000_000).unwrap_or(0),
     }
 }
 

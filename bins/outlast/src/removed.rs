@@ -4,13 +4,29 @@ use crate::budget::Budget;
 use crate::context::Context;
 use crate::done::Done;
 use crate::envelope::{Answer, CallFacts, Data};
-use crate::failure::Failure;
+use crate::failure::{self, Failure};
 use crate::rfc3339;
 use outlast_core::receipt::Receipt;
 use outlast_core::status::State;
 use outlast_core::verdict::judge;
 use outlast_hand::gc::Tombstone;
 use serde_json::json;
+
+/// Answers about a job that was asked for by its id and not found: by its tombstone, where there is one.
+pub(crate) fn instead(
+    context: &Context,
+    text: &str,
+    budget: Budget,
+    not_found: Failure,
+) -> Result<Done, Failure> {
+    if not_found.code != failure::JOB_NOT_FOUND.code {
+        return Err(not_found);
+    }
+    let Some(tombstone) = context.removed(text)? else { return Err(not_found) };
+    let mut done = answer(context, &tombstone, budget);
+    done.answer.facts.idempotency_hit = false;
+    Ok(done)
+}
 
 /// Answers by a tombstone.
 pub(crate) fn answer(context: &Context, tombstone: &Tombstone, budget: Budget) -> Done {

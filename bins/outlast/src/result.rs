@@ -324,17 +324,17 @@ pub(crate) fn failure_of(
     if is_paused(facts) {
         return Some(
             Failure::new(failure::INCOMPLETE, "paused with its work saved, to be continued from there")
-                .suggest("continue with")
-                .fix(continue_paused(context, job)),
+                .fix("continue with", continue_paused(context, job)),
         );
     }
     let verdict = judge(receipt);
     let code = verdict.code?;
     let failure = Failure::with(code, verdict.exit_code, verdict.message);
     Some(match code {
-        "JOB_LOST" | "NOT_STARTED" => with_tail(failure, output)
-            .suggest("nothing is retried by itself; a later attempt is started by")
-            .fix(context.follow_up.job("retry", job.id(), &[])),
+        "JOB_LOST" | "NOT_STARTED" => with_tail(failure, output).fix(
+            "nothing is retried by itself; a later attempt is started by",
+            context.follow_up.job("retry", job.id(), &[]),
+        ),
         "EXEC_FAILED" => failure.suggest("check the program's name, its PATH and whether it may be executed"),
         "TIMEOUT" if matches!(receipt.cause, Cause::CallBudget { .. }) => failure.suggest(
             "a longer --budget allows more, and without --on-limit stop it would go on in the background",
@@ -363,13 +363,12 @@ fn lost(context: &Context, job: &Job, look: &Look, output: Option<&OutputData>) 
         format!("how job {id} ended is not known: {}", look.projection.because),
     );
     let failure = if look.facts.attestation.is_some() {
-        failure.suggest("a later attempt is started by").fix(retry)
+        failure.fix("a later attempt is started by", retry)
     } else {
-        failure
-            .suggest(format!(
-                "settle it first, after that `{retry}` starts a later attempt; it is settled by"
-            ))
-            .fix(context.follow_up.job("settle", id, &[]))
+        failure.fix(
+            format!("settle it first, after that `{retry}` starts a later attempt; it is settled by"),
+            context.follow_up.job("settle", id, &[]),
+        )
     };
     with_tail(failure, output)
 }
@@ -390,11 +389,8 @@ fn incomplete(context: &Context, job: &Job, look: &Look) -> Failure {
         (State::Starting, None) => "it is being started".to_owned(),
         (_, None) => "it runs".to_owned(),
     };
-    Failure::new(failure::INCOMPLETE, message).suggest("wait for it with").fix(context.follow_up.job(
-        "wait",
-        job.id(),
-        &[],
-    ))
+    Failure::new(failure::INCOMPLETE, message)
+        .fix("wait for it with", context.follow_up.job("wait", job.id(), &[]))
 }
 
 /// How far a job has come, for people: `12 %`, `3 of 9 files`, `4.2 MiB of output`.

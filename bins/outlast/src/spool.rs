@@ -2,12 +2,13 @@
 
 use crate::args::values::Input;
 use crate::failure::{self, Failure};
+use crate::outlet::timespec;
 use outlast_core::spec::Stdin;
 use outlast_core::time::Mono;
 use outlast_hand::clock;
 use outlast_hand::home::{Home, fill_random};
 use outlast_sys::signals::SignalFd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -137,11 +138,7 @@ fn copy_into(
 
 fn wait_for_input(source: BorrowedFd<'_>, until: Option<Mono>, signals: &SignalFd) -> Result<(), Short> {
     loop {
-        let left = until.map(|until| until.since(clock::mono_now()).0);
-        let timeout = left.map(|millis| Timespec {
-            tv_sec: i64::try_from(millis / 1000).unwrap_or(i64::MAX),
-            tv_nsec: i64::try_from(millis % 1000 * 1_000_000).unwrap_or(0),
-        });
+        let timeout = until.map(|until| timespec(until.since(clock::mono_now())));
         let mut fds = [PollFd::new(signals, PollFlags::IN), PollFd::new(&source, PollFlags::IN)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(0) => return Err(Short::OutOfTime),

@@ -8,22 +8,22 @@ use crate::conduct::{Act, AtLimit, Conduct, Early, Happening, Policy, Stop};
 use crate::context::Context;
 use crate::failure::{self, Failure};
 use crate::live::{Live, Selection};
-use crate::outlet::{self, Outlet, Which};
+use crate::outlet::{self, Outlet, Which, timespec};
 use crate::result::{Look, progress_in_words, took};
+use crate::settling;
 use crate::terminal::Keys;
 use outlast_bytelog::Tail;
 use outlast_core::fence::{StopReason, StopRequest};
 use outlast_core::id::Cursor;
-use outlast_core::status::{PAUSE_PREFIX, State};
+use outlast_core::status::PAUSE_PREFIX;
 use outlast_core::time::{Millis, Mono};
 use outlast_hand::control::{self, Notice, Say, Watch};
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
 use outlast_hand::log::LogReader;
-use outlast_hand::settle::{self, Settle};
 use outlast_hand::{clock, home};
 use outlast_sys::signals::SignalFd;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::io;
@@ -398,15 +398,14 @@ impl<'a> Standing<'a> {
         if self.settled || self.watch.is_some() {
             return Ok(None);
         }
-        if look.is_final() || look.state() == State::Unknown {
-            settle::settle(home, job, &Settle::IfDue)
-                .map_err(|error| failure::of_system("settling the job", &error))?;
-            let look = Look::at(job)?;
-            self.settled = look.facts.receipt.is_some();
-            return if self.settled || !look.is_final() { Ok(None) } else { self.take(Happening::Lost) };
-        }
         self.look_at = Some(now.plus(LOOK_AGAIN));
-        Ok(None)
+        if !look.is_final() {
+            return Ok(None);
+        }
+        settling::if_due(home, job, self.budget_ends)?;
+        let look = Look::at(job)?;
+        self.settled = look.facts.receipt.is_some();
+        if !self.settled && look.is_final() { self.take(Happening::Lost) } else { Ok(None) }
     }
 
     fn wait_for_something(&mut self, signals: &SignalFd) -> Result<Option<End>, Failure> {
@@ -574,13 +573,6 @@ struct Ready {
     watch: bool,
     stdout_closed: bool,
     keys: bool,
-}
-
-fn timespec(length: Millis) -> Timespec {
-    Timespec {
-        tv_sec: i64::try_from(length.0 / 1000).unwrap_or(i64::MAX),
-        tv_nsec: i64::try_from(length.0 % 1000 * 1_000_000).unwrap_or(0),
-    }
 }
 
 /// The policy of a call that waits for a job and leaves it alone.

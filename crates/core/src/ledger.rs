@@ -217,6 +217,8 @@ impl Summary {
             Record::Started { at, pid, start_time, namespace } => {
                 self.started = Some((at, pid, start_time, namespace));
             }
+            // Noted again by a scribe that followed a lost one.
+            Record::StopAccepted { request, .. } if self.stops.iter().any(|stop| stop.id == request.id) => {}
             Record::StopAccepted { request, .. } => self.stops.push(request),
             Record::StopDropped { .. } => self.dropped_stops += 1,
             Record::Ending { cause, .. } => self.ending = self.ending.take().or(Some(cause)),

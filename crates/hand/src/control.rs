@@ -20,6 +20,9 @@ use std::time::{Duration, Instant};
 /// The largest message, its bytes included.
 pub const MESSAGE_LIMIT: usize = 64 << 10;
 
+/// How long to wait for a place among those who wait to be let in.
+const CROWDED_AT_MOST: Duration = Duration::from_secs(5);
+
 /// The most bytes of standard input one message carries.
 pub const STDIN_CHUNK: usize = 32 << 10;
 
@@ -166,7 +169,9 @@ impl Watch {
                     continue;
                 }
                 Ok(Received::TooLong(_)) => continue,
-                Ok(Received::Closed) | Err(Errno::CONNRESET) => return Ok(Notice::Closed),
+                Ok(Received::Closed) => return Ok(Notice::Closed),
+                // It closed with words of ours unread. That is told once, before what it had said itself.
+                Err(Errno::CONNRESET) => continue,
                 Ok(Received::Nothing) => {}
                 Err(errno) => return Err(errno.into()),
             }
@@ -317,10 +322,15 @@ fn unexpected(say: &Say) -> io::Error {
 }
 
 fn connect(job: &Job) -> io::Result<Option<OwnedFd>> {
-    match unix::connect(job.dir(), OsStr::new(name::CONTROL)) {
-        Ok(socket) => Ok(Some(socket)),
-        Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
-        Err(errno) => Err(errno.into()),
+    let until = Instant::now() + CROWDED_AT_MOST;
+    loop {
+        match unix::connect(job.dir(), OsStr::new(name::CONTROL)) {
+            Ok(socket) => return Ok(Some(socket)),
+            Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
+            // Too many wait there already.
+            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            Err(errno) => return Err(errno.into()),
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The largest small file that is read whole: a spec with an argv at the kernel's limit fits several times.
 pub const SMALL_FILE_LIMIT: u64 = 16 << 20;
@@ -56,12 +57,19 @@ pub fn create_new(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<s
     Ok(file)
 }
 
+/// A name to prepare a file under: nobody else's at this moment, in this process or another.
+pub(crate) fn name_aside(name: &str) -> String {
+    static COUNTER: AtomicU64 = AtomicU64::new(0);
+    let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+    format!("{name}.{}.{count}.new", rustix::process::getpid().as_raw_nonzero())
+}
+
 /// Writes a file durably under a name that may exist: aside, synced, renamed, the folder synced.
 ///
 /// # Errors
 /// What the system says; the old file, if any, is then still whole.
 pub fn write_durably(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
-    let aside = format!("{name}.{}.new", rustix::process::getpid().as_raw_nonzero());
+    let aside = name_aside(name);
     let written = create_new(dir, &aside, bytes)
         .or_else(|error| match error.kind() {
             // Left by an earlier process of the same pid that died in between.

@@ -12,6 +12,7 @@
 //! | `attested.json` | a settler; synced | a person's word that it is dead |
 //! | `control` | the warden | the socket it listens on while it lives |
 //! | `scribe.lock` | the scribe | held while it lives |
+//! | `settler.lock` | a settler | held while it settles |
 //! | `handed` | who answered a caller | the result was handed over whole |
 //! | `script`, `bash_env`, `stages`, `progress` | the keeper, the shell, the command | what a script needs, and what it reports |
 
@@ -50,6 +51,8 @@ pub mod name {
     pub const CONTROL: &str = "control";
     /// See the module's table.
     pub const SCRIBE_LOCK: &str = "scribe.lock";
+    /// See the module's table.
+    pub const SETTLER_LOCK: &str = "settler.lock";
     /// See the module's table.
     pub const HANDED: &str = "handed";
     /// See the module's table.

@@ -77,7 +77,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub fn settle(home: &Home, job: &Job, how: &Settle) -> io::Result<Outcome> {
     let facts = job.look()?;
     if let Some(receipt) = facts.receipt {
-        tidy(home, job);
+        tidy(home, job, false);
         return Ok(Outcome::Settled(Box::new(receipt)));
     }
     match settling(&facts) {
@@ -96,7 +96,7 @@ pub fn settle(home: &Home, job: &Job, how: &Settle) -> io::Result<Outcome> {
             // Everything is read again under the lock: another settler may have been first.
             let facts = job.look_under_lock()?;
             if let Some(receipt) = facts.receipt {
-                tidy(home, job);
+                tidy(home, job, true);
                 return Ok(Outcome::Settled(Box::new(receipt)));
             }
             settle_lost(home, job, &facts, how)
@@ -121,12 +121,18 @@ fn settler_name() -> &'static str {
     "a settler"
 }
 
-/// Takes the lock of the warden that is gone; `None` where somebody else holds it.
-fn elect(home: &Home, job: &Job) -> io::Result<Option<OwnedFd>> {
+/// Takes the turn of settling, and the lock of the warden that is gone, so that no late one gets it; `None` where
+/// somebody else has either.
+fn elect(home: &Home, job: &Job) -> io::Result<Option<[OwnedFd; 2]>> {
+    let turn = files::open_lock_file(job.dir(), name::SETTLER_LOCK)?;
+    if !files::try_lock(&turn, FlockOperation::NonBlockingLockExclusive)? {
+        return Ok(None);
+    }
     let id = job.id().to_string();
     let lock = files::open_lock_file(home.open_dir(), &id)?;
-    let mine = files::try_lock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    Ok((mine && files::still_named(home.open_dir(), &id, &lock)).then_some(lock))
+    // Shared, so that to those who look meanwhile the warden is as gone as it is.
+    let free = files::try_lock(&lock, FlockOperation::NonBlockingLockShared)?;
+    Ok((free && files::still_named(home.open_dir(), &id, &lock)).then_some([turn, lock]))
 }
 
 fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Result<Outcome> {
@@ -148,7 +154,7 @@ fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Re
                     .final_cursor,
             };
             files::write_durably(job.dir(), name::ATTESTED, &serde_json::to_vec(&attestation)?)?;
-            let _ = rustix::fs::unlinkat(home.open_dir(), job.id().to_string().as_str(), AtFlags::empty());
+            tidy(home, job, true);
             Ok(Outcome::Attested(Box::new(attestation)))
         }
     }
@@ -345,7 +351,7 @@ fn finish(home: &Home, job: &Job, facts: &JobFacts, proof: DeathProof) -> io::Re
         },
     );
     files::write_durably(job.dir(), name::RECEIPT, &serde_json::to_vec(&receipt)?)?;
-    tidy(home, job);
+    tidy(home, job, true);
     Ok(receipt)
 }
 
@@ -363,10 +369,8 @@ fn log_output(job: &Job, drain: &Drain) -> io::Result<Output> {
     let reread = log::reread(job.path()).map_err(io::Error::other)?;
     let mut gaps: Vec<_> = recovered.gaps().iter().map(log::gap_for_receipt).collect();
     gaps.extend(recovered.damage().as_ref().map(log::gap_for_receipt));
-    let hash = match &reread.hasher {
-        Some(_) if recovered.damage().is_none() => log::output_hash(reread.hasher.as_ref()),
-        _ => OutputHash::Unknown { why: "a part of the output is missing from the log".to_owned() },
-    };
+    // What was in the pipe, or read and not written, went with the keeper.
+    let hash = OutputHash::Unknown { why: "its keeper was lost before the end of its output".to_owned() };
     Ok(Output {
         final_cursor: Cursor(recovered.end()),
         hash,
@@ -378,10 +382,11 @@ fn log_output(job: &Job, drain: &Drain) -> io::Result<Output> {
 }
 
 /// Removes what a keeper would have removed at its end.
-fn tidy(home: &Home, job: &Job) {
+fn tidy(home: &Home, job: &Job, lock_is_ours: bool) {
     let id = job.id().to_string();
     let _ = rustix::fs::unlinkat(job.dir(), name::CONTROL, AtFlags::empty());
-    if matches!(job::liveness(home.open_dir(), &id), Ok(Liveness::Gone))
+    if lock_is_ours
+        || matches!(job::liveness(home.open_dir(), &id), Ok(Liveness::Gone))
         || elect(home, job).ok().flatten().is_some()
     {
         let _ = rustix::fs::unlinkat(home.open_dir(), id.as_str(), AtFlags::empty());
@@ -417,7 +422,7 @@ pub fn marked(job: &Job) -> io::Result<(Vec<Straggler>, usize)> {
 /// It is not synced: within this boot the page cache keeps it whoever dies, and after a restart the change of boot
 /// proves death whether or not anything was started.
 pub(crate) fn take_start_mark(job_dir: BorrowedFd<'_>, mark: &StartMark) -> io::Result<bool> {
-    let aside = format!("start.{}.new", rustix::process::getpid().as_raw_nonzero());
+    let aside = files::name_aside(name::START);
     match files::create_new(job_dir, &aside, &serde_json::to_vec(mark)?) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             rustix::fs::unlinkat(job_dir, aside.as_str(), AtFlags::empty())?;

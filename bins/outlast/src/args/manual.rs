@@ -20,6 +20,7 @@ Exit codes:
 Environment:
   OUTLAST_HOME           the folder that holds the jobs, see --home
   OUTLAST_SCOPE          whose jobs are found, read and stopped [default: default]
+  OUTLAST_CGROUP         the cgroup below which jobs get theirs, where one was delegated
   AGENT_CALL_BUDGET_MS   how long one call may take, in milliseconds; 0 for no bound
   NO_COLOR               no colour
 

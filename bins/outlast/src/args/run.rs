@@ -20,7 +20,7 @@ use std::path::PathBuf;
 ///
 /// Saying the same thing again is safe. Without an idempotency key the call is its own identity (scope, command,
 /// arguments, working directory, standard input): the identical call attaches to the job while it runs, and after that
-/// hands over a result that nobody received whole, which it says so. With a key, the same result is returned for as
+/// hands over a result that nobody received whole, and says so. With a key, the same result is returned for as
 /// long as it is kept, and another command under the same key is refused. --new starts afresh.
 ///
 /// The command is given the caller's environment, a standard input of /dev/null unless --stdin says otherwise, and none
@@ -142,9 +142,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "UID[:GID]", value_parser = values::user, help_heading = "Its surroundings")]
     pub(crate) user: Option<RunAs>,
 
-    /// What owns its process tree [default: the strongest this machine has of the first two]
+    /// What owns its process tree
     ///
-    /// What is asked for and cannot be had is an error, never a weaker choice. `outlast doctor` shows what can be had.
+    /// `auto` is the strongest of the next two that this machine has. What is asked for and cannot be had is an error,
+    /// never a weaker choice. `outlast doctor` shows what can be had.
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Containment::Auto, help_heading = "Its bounds")]
     pub(crate) containment: Containment,
     /// The most processes and threads at once

@@ -8,13 +8,15 @@ use crate::done::Done;
 use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::live::Selection;
+use crate::outlet::Ears;
 use crate::result::{Look, Show, failure_of, job_data};
+use crate::settling;
 use crate::vigil::{End, LEAVE_ALONE, Streaming, Until, Vigil, stop_request, take_signals};
 use outlast_core::status::State;
 use outlast_hand::control::{self, StopAnswer};
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
-use outlast_hand::settle::{Settle, settle};
+use outlast_hand::settle::Settle;
 use std::time::Duration;
 
 /// How long the keeper has to answer before it is asked again.
@@ -65,13 +67,13 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
     }
     let mut done = answer(context, &home, &job, &look, budget, None);
     done.until = budget.ends_at(context.started);
-    done.signals = Some(signals);
+    done.ears = Some(Ears::new(signals, false));
     Ok(done)
 }
 
 /// A job whose keeper is gone cannot be asked; its tree is ended through its boundary instead.
 fn lost(context: &Context, home: &Home, job: &Job, budget: Budget) -> Result<Done, Failure> {
-    settle(home, job, &Settle::Asked).map_err(|error| failure::of_system("settling the job", &error))?;
+    settling::within(home, job.id(), Settle::Asked, budget.ends_at(context.started))?;
     Ok(answer(context, home, job, &Look::at(job)?, budget, None))
 }
 
@@ -94,8 +96,7 @@ fn answer(
                 failure::INCOMPLETE,
                 "stopping: the tree was told to end, and its death is not proved yet",
             )
-            .suggest("see whether it is with")
-            .fix(context.follow_up.job("cancel", job.id(), &[])),
+            .fix("see whether it is with", context.follow_up.job("cancel", job.id(), &[])),
         ),
     };
     if error.as_ref().is_some_and(|error| error.exit_code == failure::INCOMPLETE.exit) {

@@ -4,15 +4,17 @@ use crate::args::job::ExplainArgs;
 use crate::context::Context;
 use crate::done::Done;
 use crate::envelope::{Answer, CallFacts, Data};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
 use crate::result::Look;
+use crate::settling;
 use outlast_core::status::{Obligation, Party};
-use outlast_hand::settle::{Settle, settle};
+
+use outlast_hand::clock;
 
 /// Says why a job is in the state it is in: each obligation, who owes it, and what settled it.
 pub(crate) fn run(context: &Context, args: &ExplainArgs) -> Result<Done, Failure> {
     let (home, job) = context.find(&args.job)?;
-    settle(&home, &job, &Settle::IfDue).map_err(|error| failure::of_system("settling the job", &error))?;
+    settling::if_due(&home, &job, Some(clock::mono_now().plus(settling::IN_PASSING)))?;
     let look = Look::at(&job)?;
     let data = serde_json::json!({
         "job_id": job.id(),

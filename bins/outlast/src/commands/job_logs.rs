@@ -8,15 +8,17 @@ use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::live::{Form, Selection};
 use crate::masks;
+use crate::outlet::Ears;
 use crate::output::GapData;
 use crate::result::Look;
+use crate::settling;
 use crate::vigil::{End, Ended, LEAVE_ALONE, Streaming, Until, Vigil, take_signals};
 use crate::window::{end_of_last_whole_character, text_of};
 use outlast_bytelog::{Item, Stream, Tail};
 use outlast_core::id::Cursor;
+use outlast_hand::clock;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
-use outlast_hand::settle::{Settle, settle};
 use outlast_sys::signals::SignalFd;
 use serde::Serialize;
 
@@ -47,7 +49,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Result<Done, Failure> {
     let budget = if args.follow { context.budget(args.budget)? } else { Budget::Absent };
     let signals = take_signals()?;
     let (home, job) = context.find(&args.job)?;
-    settle(&home, &job, &Settle::IfDue).map_err(|error| failure::of_system("settling the job", &error))?;
+    settling::if_due(&home, &job, Some(clock::mono_now().plus(settling::IN_PASSING)))?;
     if args.raw || !context.json() {
         return written(context, args, &home, &job, budget, signals);
     }
@@ -86,7 +88,7 @@ fn written(
         CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     Ok(Done {
         answer: Answer { error, facts, ..Answer::default() },
-        signals: Some(signals),
+        ears: Some(Ears::new(signals, false)),
         until: budget.ends_at(context.started),
         raw: true,
         ..Done::default()
@@ -137,7 +139,7 @@ fn paged(
         CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     Ok(Done {
         answer: Answer { data: Some(Data::Other(data)), error, facts, ..Answer::default() },
-        signals: Some(signals),
+        ears: Some(Ears::new(signals, false)),
         until: budget.ends_at(context.started),
         ..Done::default()
     })
@@ -184,8 +186,7 @@ fn not_all(context: &Context, args: &LogsArgs, job: &Job, ended: &Ended, next: u
 
 fn incomplete(context: &Context, args: &LogsArgs, job: &Job, next: u64, why: &str) -> Failure {
     Failure::new(failure::INCOMPLETE, format!("{why}; output was read up to cursor {next}"))
-        .suggest("go on with")
-        .fix(go_on(context, args, job, next))
+        .fix("go on with", go_on(context, args, job, next))
 }
 
 fn go_on(context: &Context, args: &LogsArgs, job: &Job, next: u64) -> String {

@@ -7,22 +7,16 @@ use crate::done::Done;
 use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::result::{Look, Show, job_data};
-use outlast_core::id::JobId;
+use crate::settling;
 use outlast_core::status::State;
-use outlast_hand::clock;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
 use outlast_hand::settle::{Outcome, Settle, settle};
 use outlast_sys::proc_tree::scan_environ_mark;
 use serde_json::{Value, json};
-use std::sync::mpsc;
-use std::time::Duration;
 
 /// Processes that are listed before a person gives their word.
 const LISTED: usize = 64;
-
-/// How long another settler is waited for before this one says that it is at work.
-const OTHER_SETTLER: Duration = Duration::from_millis(50);
 
 /// Settles a job that lost its keeper, or records a person's word about it.
 pub(crate) fn run(context: &Context, args: &SettleArgs) -> Result<Done, Failure> {
@@ -37,44 +31,18 @@ pub(crate) fn run(context: &Context, args: &SettleArgs) -> Result<Done, Failure>
     {
         return attest(context, &home, &job, budget, name, args.yes);
     }
-    match within(budget, context, &home, job.id())? {
+    match settling::within(&home, job.id(), Settle::Asked, budget.ends_at(context.started))? {
         None => Ok(still_at_it(context, &home, &job, budget)?.into()),
         Some(Outcome::Settled(_) | Outcome::Attested(_)) => {
             Ok(settled(context, &home, &job, budget, None)?.into())
         }
         Some(Outcome::KeeperLives) => {
             Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
-                .suggest("nothing was done; stop it with")
-                .fix(context.follow_up.job("cancel", job.id(), &[])))
+                .fix("nothing was done; stop it with", context.follow_up.job("cancel", job.id(), &[])))
         }
         Some(Outcome::Busy) => Ok(still_at_it(context, &home, &job, budget)?.into()),
         Some(Outcome::StillUnknown { why }) => Err(unproved(context, &job, &why)),
     }
-}
-
-/// Settles in a thread of its own, so that the budget is kept: a tree may take its whole grace to end. What was begun
-/// and not finished is begun again by the next call.
-fn within(budget: Budget, context: &Context, home: &Home, id: JobId) -> Result<Option<Outcome>, Failure> {
-    let path = home.path().to_owned();
-    let (sender, receiver) = mpsc::channel();
-    std::thread::spawn(move || {
-        let outcome = || -> std::io::Result<Outcome> {
-            let home = Home::open(&path).map_err(std::io::Error::other)?;
-            let job = home.job(id)?.ok_or(std::io::ErrorKind::NotFound)?;
-            loop {
-                match settle(&home, &job, &Settle::Asked)? {
-                    Outcome::Busy => std::thread::sleep(OTHER_SETTLER),
-                    outcome => return Ok(outcome),
-                }
-            }
-        };
-        let _ = sender.send(outcome());
-    });
-    let outcome = match budget.ends_at(context.started) {
-        None => receiver.recv().ok(),
-        Some(until) => receiver.recv_timeout(Duration::from_millis(until.since(clock::mono_now()).0)).ok(),
-    };
-    outcome.transpose().map_err(|error| failure::of_system("settling the job", &error))
 }
 
 fn attest(
@@ -98,8 +66,7 @@ fn attest(
             found => format!("processes that carry the job's mark: {}", listed(found)),
         };
         return Err(Failure::new(failure::CONFIRMATION_REQUIRED, format!("nothing proves that job {} is dead; {shown}", job.id()))
-            .suggest("nothing was recorded; if you know it is dead, say so with")
-            .fix(context.follow_up.job("settle", job.id(), &["--attest", name, "--yes"]))
+            .fix("nothing was recorded; if you know it is dead, say so with", context.follow_up.job("settle", job.id(), &["--attest", name, "--yes"]))
             .context(json!({
                 "_source": "external", "_trusted": false, "processes": processes, "processes_not_readable": unreadable,
             })));
@@ -109,8 +76,7 @@ fn attest(
         Outcome::Attested(_) | Outcome::Settled(_) => Ok(settled(context, home, job, budget, None)?.into()),
         Outcome::KeeperLives => {
             Err(Failure::new(failure::KEEPER_LIVES, format!("job {} has its keeper", job.id()))
-                .suggest("nothing was recorded; stop it with")
-                .fix(context.follow_up.job("cancel", job.id(), &[])))
+                .fix("nothing was recorded; stop it with", context.follow_up.job("cancel", job.id(), &[])))
         }
         Outcome::Busy => Ok(still_at_it(context, home, job, budget)?.into()),
         Outcome::StillUnknown { why } => Err(unproved(context, job, &why)),
@@ -155,13 +121,13 @@ fn settled(
 fn still_at_it(context: &Context, home: &Home, job: &Job, budget: Budget) -> Result<Answer, Failure> {
     let answer = settled(context, home, job, budget, None)?;
     let error = Failure::new(failure::INCOMPLETE, "its tree is being ended; its death is not proved yet")
-        .suggest("go on with")
-        .fix(context.follow_up.job("settle", job.id(), &[]));
+        .fix("go on with", context.follow_up.job("settle", job.id(), &[]));
     Ok(Answer { error: Some(error), text: Vec::new(), ..answer })
 }
 
 fn unproved(context: &Context, job: &Job, why: &str) -> Failure {
-    Failure::new(failure::DEATH_NOT_PROVED, format!("job {} stays unknown: {why}", job.id()))
-        .suggest("a restart of the machine proves its death; a person who knows may attest it with")
-        .fix(context.follow_up.job("settle", job.id(), &["--attest", "NAME"]))
+    Failure::new(failure::DEATH_NOT_PROVED, format!("job {} stays unknown: {why}", job.id())).fix(
+        "a restart of the machine proves its death; a person who knows may attest it with",
+        context.follow_up.job("settle", job.id(), &["--attest", "NAME"]),
+    )
 }

@@ -1,17 +1,24 @@
 //! `outlast job status`.
 
 use crate::args::job::StatusArgs;
+use crate::budget::Budget;
 use crate::context::Context;
 use crate::done::Done;
 use crate::envelope::{Answer, CallFacts, Data};
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
+use crate::removed;
 use crate::result::{Look, Show, failure_of, job_data, progress_in_words, took};
-use outlast_hand::settle::{Settle, settle};
+use crate::settling;
+
+use outlast_hand::clock;
 
 /// Says what state a job is in. It settles what is due, as every call about a job does, and waits for nothing.
 pub(crate) fn run(context: &Context, args: &StatusArgs) -> Result<Done, Failure> {
-    let (home, job) = context.find(&args.job)?;
-    settle(&home, &job, &Settle::IfDue).map_err(|error| failure::of_system("settling the job", &error))?;
+    let (home, job) = match context.find(&args.job) {
+        Ok(found) => found,
+        Err(failure) => return removed::instead(context, &args.job, Budget::Absent, failure),
+    };
+    settling::if_due(&home, &job, Some(clock::mono_now().plus(settling::IN_PASSING)))?;
     let look = Look::at(&job)?;
     let data = job_data(context, &home, &job, &look, Show::Counts);
     let error = failure_of(context, &job, &look, data.output.as_ref());

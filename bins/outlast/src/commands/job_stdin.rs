@@ -67,8 +67,7 @@ pub(crate) fn run(context: &Context, args: &StdinArgs) -> Result<Done, Failure> 
                 failure::INCOMPLETE,
                 format!("the command has read no more than {at} bytes within the budget"),
             )
-            .suggest("pass on the rest with")
-            .fix(context.follow_up.job("stdin", job.id(), &["--offset", &at_text]));
+            .fix("pass on the rest with", context.follow_up.job("stdin", job.id(), &["--offset", &at_text]));
             answer(&job, &look, budget, at, false, None, Some(error))
         }
     })

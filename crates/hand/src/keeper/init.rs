@@ -5,7 +5,7 @@
 
 use super::command::Prepared;
 use super::command::Streams;
-use super::wire_exit;
+use super::{stage_text, wire_exit};
 use outlast_core::exit::Exit;
 use outlast_core::spec::Spec;
 use outlast_sys::unix::{self, Received};
@@ -91,7 +91,7 @@ fn supervise(init: Init<'_>) -> Result<(), outlast_sys::Errno> {
     let leader = match spawn.spawn() {
         Ok(spawned) => spawned.pid,
         Err(error) => {
-            let stage = format!("{:?}", error.stage).to_lowercase();
+            let stage = stage_text(error.stage);
             tell(link.as_fd(), &FromInit::ExecFailed { errno: error.errno.raw_os_error(), stage });
             return Ok(());
         }

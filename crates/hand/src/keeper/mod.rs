@@ -19,6 +19,7 @@ use contain::{Containment, Plan};
 use outlast_core::exit::Exit;
 use outlast_core::spec::Spec;
 use outlast_sys::unix::{self, Received};
+use outlast_sys::spawn::Stage;
 use outlast_sys::wait::Status;
 use std::ffi::{CStr, OsString};
 use std::io;
@@ -102,6 +103,16 @@ pub(crate) fn wire_exit(status: Status) -> Exit {
     match status {
         Status::Exited(code) => Exit::Exited { code: u8::try_from(code & 0xff).unwrap_or(u8::MAX) },
         Status::Signaled { signal, core } => Exit::Signaled { signal, core_dumped: core },
+    }
+}
+
+/// What of a start was refused, as receipts say it.
+fn stage_text(stage: Stage) -> String {
+    match stage {
+        // A request is wrong where it names no program at all.
+        Stage::Exec | Stage::Request => "execute".to_owned(),
+        Stage::Chdir => "change to its working directory".to_owned(),
+        other => format!("set up {other:?}").to_lowercase(),
     }
 }
 

@@ -100,6 +100,8 @@ struct State<'a> {
     leader: Option<(Pid, OwnedFd)>,
     drain: Option<DrainOrder>,
     receipt: Option<(Mono, Vec<u8>)>,
+    /// Whether the warden ever had something to note: one that was too late for the start mark has not.
+    has_work: bool,
     outbox: VecDeque<ToWarden>,
     finished: bool,
 }
@@ -143,6 +145,7 @@ impl<'a> State<'a> {
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         let ledger = rustix::fs::openat(scribe.job_dir, name::LEDGER, flags, mode)?;
         let now = clock::mono_now();
+        let scribe_is_successor = scribe.successor;
         let ends = scribe.ends;
         let mut sources = vec![(Stream::Stdout, ends.stdout.as_fd())];
         sources.extend(ends.stderr.iter().map(|fd| (Stream::Stderr, fd.as_fd())));
@@ -169,6 +172,7 @@ impl<'a> State<'a> {
             leader: None,
             drain: None,
             receipt: None,
+            has_work: scribe_is_successor,
             outbox: VecDeque::new(),
             finished: false,
         };
@@ -285,6 +289,8 @@ impl<'a> State<'a> {
                 }
                 Ok(Received::TooLong(_)) => {}
                 Ok(Received::Nothing) => return,
+                // It died with words of ours unread. That is told once, before what it had said itself.
+                Err(Errno::CONNRESET) => {}
                 Ok(Received::Closed) | Err(_) => self.warden_lives = false,
             }
         }
@@ -293,7 +299,9 @@ impl<'a> State<'a> {
     fn obey(&mut self, word: ToScribe) {
         match word {
             ToScribe::Note(record) => {
-                if let Record::Started { pid, start_time, .. } = &record {
+                self.has_work = true;
+                // The init of a namespace is not the command, and how it ends says nothing of it.
+                if let Record::Started { pid, start_time, namespace: None, .. } = &record {
                     self.leader = hold_leader(*pid, *start_time);
                 }
                 self.note(&record);
@@ -610,6 +618,10 @@ impl<'a> State<'a> {
     /// Without a warden: drain to the end, learn the leader's exit if the kernel tells, note both, and go. The job is
     /// unknown, and whoever settles it finds this.
     fn orphaned(&mut self, all_ended: bool) {
+        if !self.has_work {
+            self.finished = true;
+            return;
+        }
         if let Some((_, leader)) = &self.leader
             && pidfd::is_readable(leader.as_fd()).unwrap_or(false)
         {

@@ -12,7 +12,7 @@ use super::command::{Prepared, Streams};
 use super::init::{self, FromInit, Init};
 use super::link::{Ended, LINK_LIMIT, ToScribe, ToWarden};
 use super::scribe::{self, Scribe};
-use super::{Ends, Keeper, WARDEN_NAME, contain, leave, wire_exit};
+use super::{Ends, Keeper, WARDEN_NAME, contain, leave, stage_text, wire_exit};
 use crate::control::{Ask, MESSAGE_LIMIT, Say, send};
 use crate::job::{self, name};
 use crate::{clock, files};
@@ -43,6 +43,10 @@ use std::time::Duration;
 
 /// Descendants that are listed by name when they outlive the leader.
 const STRAGGLERS_LISTED: usize = 64;
+/// Stops that are listed by id in receipt and ledger; those beyond change nothing any more.
+const STOPS_LISTED: usize = 64;
+/// The longest id of a stop: the receipt, which lists them, must fit one message.
+const STOP_ID_LIMIT: usize = 256;
 /// Where no idle limit was asked for, one holds as soon as the command reports progress (CONTRACT 3.10).
 const IDLE_WHERE_REPORTED: Millis = Millis(300_000);
 /// A scribe that dies is started again, but not faster than this.
@@ -129,7 +133,10 @@ impl<'k> Starting<'k> {
         match self.take_start_mark(started) {
             Ok(true) => {}
             Ok(false) => {
-                // Somebody settled it, or another keeper has it: nothing is ours to start.
+                // Somebody settled it, or another keeper had it: nothing is ours to start.
+                let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, rustix::fs::AtFlags::empty());
+                let id = keeper.spec.job_id.to_string();
+                let _ = rustix::fs::unlinkat(&keeper.open, id.as_str(), rustix::fs::AtFlags::empty());
                 keeper.containment.take_down();
                 remove_outer_later(keeper);
                 return 0;
@@ -333,6 +340,8 @@ struct Running<'k> {
     scribe: ScribeHandle,
     scribe_again: Option<Mono>,
     outbox: VecDeque<ToScribe>,
+    /// The few things a scribe is told to note, for its successor.
+    told: Vec<Record>,
     clients: Vec<Client>,
     syncing: Vec<OwnedFd>,
     machine: Warden,
@@ -395,6 +404,7 @@ impl<'k> Running<'k> {
             scribe,
             scribe_again: None,
             outbox: VecDeque::new(),
+            told: Vec::new(),
             clients: clients.collect(),
             syncing: Vec::new(),
             machine: Warden::new(policy, started),
@@ -516,12 +526,8 @@ impl<'k> Running<'k> {
 
     /// The program was not executed. What was made for it has been reaped.
     fn never_ran(&mut self, stage: Stage, errno: Errno) {
-        let about_the_command = matches!(stage, Stage::Exec | Stage::Chdir);
-        let stage = match stage {
-            Stage::Exec => "execute".to_owned(),
-            Stage::Chdir => "change to its working directory".to_owned(),
-            other => format!("set up {other:?}").to_lowercase(),
-        };
+        let about_the_command = matches!(stage, Stage::Exec | Stage::Chdir | Stage::Request);
+        let stage = stage_text(stage);
         if !about_the_command {
             let say = Say::Failed {
                 code: "SET_UP_FAILED".to_owned(),
@@ -754,7 +760,7 @@ impl<'k> Running<'k> {
 
     /// Proves the death of the tree, if it can be proved now.
     fn look_at_tree(&mut self) {
-        if self.proof.is_some() || !matches!(self.reaping, Some(Reaping::NoChildLeft { .. })) {
+        if self.machine.tree_is_dead() || !matches!(self.reaping, Some(Reaping::NoChildLeft { .. })) {
             return;
         }
         // Asked again, because something may have been adopted since.
@@ -789,6 +795,9 @@ impl<'k> Running<'k> {
     // ---- the scribe
 
     fn note(&mut self, record: Record) {
+        if !matches!(record, Record::StopDropped { .. } | Record::StdinTaken { .. } | Record::Dead { .. }) {
+            self.told.push(record.clone());
+        }
         self.send_scribe(ToScribe::Note(record));
     }
 
@@ -918,23 +927,9 @@ impl<'k> Running<'k> {
             Ok(scribe) => {
                 self.scribe = scribe;
                 self.scribe_again = None;
-                // What the dead one was told and may not have done.
-                if let Some(init) = &self.init {
-                    let (pid, namespace) = (raw(init.pid), Some(init.namespace));
-                    let start_time = pidfd::start_time(init.pid).unwrap_or(0);
-                    self.note(Record::Started { at: clock::unix_now(), pid, start_time, namespace });
-                } else if let (Some(leader), Some(at)) = (self.leader, self.started_at)
-                    && let Some(start_time) = pidfd::start_time(leader)
-                {
-                    self.note(Record::Started { at, pid: raw(leader), start_time, namespace: None });
-                }
-                let at = clock::unix_now();
-                if let Some(cause) = self.machine.ending().cloned() {
-                    self.note(Record::Ending { at, cause });
-                }
-                if let (Some(exit), Some(at)) = (self.machine.leader().cloned(), self.exited_at) {
-                    self.note(Record::Exited { at, exit });
-                }
+                // What the dead one was told and may not have done, before what it was not told.
+                let again = self.told.iter().cloned().map(ToScribe::Note);
+                self.outbox = again.chain(std::mem::take(&mut self.outbox)).collect();
                 self.count_followers();
                 self.answer_syncs(&Say::Refused { why: "the scribe was lost; ask again".to_owned() });
                 if let Some(receipt) = self.receipt.clone() {
@@ -972,7 +967,7 @@ impl<'k> Running<'k> {
                 client.gone = true;
             }
         }
-        self.drop_gone_clients();
+        // Dropped with the others at the end of this turn: whoever tells may be walking the list.
     }
 
     fn drop_gone_clients(&mut self) {
@@ -1090,7 +1085,10 @@ impl<'k> Running<'k> {
             self.note(Record::StopDropped { at, request, stale: stale.clone() });
             return Say::StopStale { stale };
         }
-        if !self.stops.contains(&request.id) {
+        if request.id.len() > STOP_ID_LIMIT {
+            return Say::Refused { why: format!("the stop's id is longer than {STOP_ID_LIMIT} bytes") };
+        }
+        if !self.stops.contains(&request.id) && self.stops.len() < STOPS_LISTED {
             self.stops.push(request.id.clone());
             self.note(Record::StopAccepted { at, request: request.clone() });
         }
