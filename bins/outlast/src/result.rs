@@ -227,7 +227,8 @@ pub(crate) fn job_data(context: &Context, home: &Home, job: &Job, look: &Look, s
             State::Paused => Some(continue_paused(context, job)),
             _ => live.then(|| context.follow_up.job("wait", job.id(), &[])),
         },
-        cancel_command: live.then(|| context.follow_up.job("cancel", job.id(), &[])),
+        cancel_command: (live || state == State::Paused)
+            .then(|| context.follow_up.job("cancel", job.id(), &[])),
     }
 }
 

@@ -204,6 +204,10 @@ pub struct Manner {
     pub drain: Millis,
     /// How the stages of the last pipeline are captured.
     pub capture: Capture,
+    /// Which file the program of a resumable command is, as far as that tells one version of it from another: what it
+    /// saved is for the same one only.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub program: Option<String>,
     /// Rows and columns of the pseudo-terminal.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub window: Option<(u16, u16)>,

@@ -30,6 +30,8 @@ pub struct JobFacts {
     pub receipt: Option<Receipt>,
     /// A person's word, if one was given.
     pub attestation: Option<Attestation>,
+    /// Whether what a resumable command had saved was given up by a cancel.
+    pub save_discarded: bool,
 }
 
 /// Whether a lock that dies with its holder is held.
@@ -206,7 +208,7 @@ fn alive(facts: &JobFacts) -> (State, String) {
 pub fn is_paused(facts: &JobFacts) -> bool {
     let Some(receipt) = &facts.receipt else { return false };
     let Cause::Stop { id } = &receipt.cause else { return false };
-    facts.spec.work.resume && id.starts_with(PAUSE_PREFIX)
+    facts.spec.work.resume && id.starts_with(PAUSE_PREFIX) && !facts.save_discarded
 }
 
 /// Stops that are pauses carry ids that begin so.

@@ -58,6 +58,7 @@ fn main() {
             linger: Millis(1_000),
             drain: Millis(2_000),
             capture: Capture::NotAPipeline,
+            program: None,
             window: None,
             warnings: Vec::new(),
         },

@@ -14,7 +14,7 @@ use outlast_core::evidence::Evidence;
 use outlast_core::exit::Cause;
 use outlast_core::fence::{ClosedGeneration, check_admission};
 use outlast_core::id::{Attempt, CallHash, Generation, JobId, Key, Scope};
-use outlast_core::spec::{Manner, SCHEMA, Spec, Work, workspaces_overlap};
+use outlast_core::spec::{Manner, SCHEMA, Spec, Warning, Work, workspaces_overlap};
 use outlast_core::status::{Liveness, PAUSE_PREFIX, State, project};
 use outlast_core::verdict::judge;
 use rustix::fs::{AtFlags, FlockOperation};
@@ -138,16 +138,17 @@ pub fn admit(home: &Home, request: &Request) -> Result<Admitted, Refusal> {
     // Each turn of the loop has lost a race against an admission that is now visible.
     loop {
         let plan = plan(home, request, call)?;
-        let id = match plan {
+        let (id, discarded) = match plan {
             Plan::Existing(job) => return Ok(Admitted::Existing(job)),
             Plan::Removed(tombstone) => return Ok(Admitted::Removed(tombstone)),
-            Plan::New(id) => id,
+            Plan::New(id) => (id, None),
+            Plan::Afresh { id, discarded } => (id, Some(discarded)),
         };
         workspace_is_known(home, &request.manner.workspace.0)?;
-        if id.attempt == Attempt::FIRST {
+        if id.attempt == Attempt::FIRST || discarded.is_some() {
             remove_checkpoint(home, id)?;
         }
-        match publish(home, request, id) {
+        match publish(home, request, id, discarded) {
             Ok(job) => return Ok(Admitted::New(job)),
             Err(Refusal::Storage(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(refusal) => return Err(refusal),
@@ -158,6 +159,11 @@ pub fn admit(home: &Home, request: &Request) -> Result<Admitted, Refusal> {
 #[expect(clippy::large_enum_variant, reason = "one of it exists, for a moment")]
 enum Plan {
     New(JobId),
+    /// New, and what the earlier attempt saved does not fit it.
+    Afresh {
+        id: JobId,
+        discarded: JobId,
+    },
     Existing(Job),
     Removed(Box<Tombstone>),
 }
@@ -180,7 +186,7 @@ fn plan(home: &Home, request: &Request, call: CallHash) -> Result<Plan, Refusal>
     let Some(job) = home.job(latest)? else { return plan_after_removal(home, request, call) };
     if request.key.is_some() {
         check_same(latest, &job.spec().work, &request.work)?;
-        return Ok(if continues(&job)? { Plan::New(latest.next_attempt()) } else { Plan::Existing(job) });
+        return Ok(if continues(&job)? { continuation(&job, request) } else { Plan::Existing(job) });
     }
     let next_call = JobId { call, number: latest.number.saturating_add(1), attempt: Attempt::FIRST };
     if request.find == Find::New {
@@ -188,7 +194,7 @@ fn plan(home: &Home, request: &Request, call: CallHash) -> Result<Plan, Refusal>
     }
     Ok(match answer_of(&job)? {
         Answer::StillOwed => Plan::Existing(job),
-        Answer::ContinuesFromSave => Plan::New(latest.next_attempt()),
+        Answer::ContinuesFromSave => continuation(&job, request),
         Answer::Given => Plan::New(next_call),
     })
 }
@@ -204,6 +210,29 @@ fn plan_after_removal(home: &Home, request: &Request, call: CallHash) -> Result<
         })),
         None => plan(home, request, call),
     }
+}
+
+/// The attempt that goes on from what this one saved, if it is the same program that saved it.
+fn continuation(job: &Job, request: &Request) -> Plan {
+    let id = job.id().next_attempt();
+    let same = job.spec().manner.program == request.manner.program
+        && job.spec().tool_version == request.tool_version;
+    if same { Plan::New(id) } else { Plan::Afresh { id, discarded: job.id() } }
+}
+
+/// Gives up what a resumable command has saved: no attempt continues from it, and the identical call begins anew.
+///
+/// # Errors
+/// What the system says.
+pub fn discard_save(home: &Home, job: &Job) -> io::Result<()> {
+    match files::create_new(job.dir(), name::DISCARDED, b"") {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    rustix::fs::fsync(job.dir())?;
+    let checkpoints = files::open_subdir(home.dir(), "checkpoints")?;
+    crate::gc::remove_tree(checkpoints.as_fd(), &job.id().call_name());
+    Ok(())
 }
 
 fn check_same(job_id: JobId, there: &Work, asked: &Work) -> Result<(), Refusal> {
@@ -230,6 +259,9 @@ fn answer_of(job: &Job) -> Result<Answer, Refusal> {
     if continues(job)? {
         return Ok(Answer::ContinuesFromSave);
     }
+    if job.save_is_discarded() {
+        return Ok(Answer::Given);
+    }
     if let Cause::Stop { id } = &receipt.cause
         && !id.starts_with(PAUSE_PREFIX)
     {
@@ -241,7 +273,7 @@ fn answer_of(job: &Job) -> Result<Answer, Refusal> {
 /// Whether the identical call is the next attempt of this job: it is resumable, proved dead, and ended neither done
 /// nor by somebody's stop.
 fn continues(job: &Job) -> Result<bool, Refusal> {
-    if !job.spec().work.resume {
+    if !job.spec().work.resume || job.save_is_discarded() {
         return Ok(false);
     }
     let Some(receipt) = job.receipt()? else { return Ok(false) };
@@ -276,7 +308,7 @@ fn workspace_is_known(home: &Home, workspace: &[u8]) -> Result<(), Refusal> {
         if !workspaces_overlap(&job.spec().manner.workspace.0, workspace) {
             continue;
         }
-        settle::settle(home, &job, &Settle::IfDue)?;
+        settle::settle(home, &job, &Settle::Prove)?;
         let facts = job.look()?;
         if project(&facts).state == State::Unknown && facts.attestation.is_none() {
             return Err(Refusal::WorkspaceUnknown { job_id: id });
@@ -285,7 +317,18 @@ fn workspace_is_known(home: &Home, workspace: &[u8]) -> Result<(), Refusal> {
     Ok(())
 }
 
-fn publish(home: &Home, request: &Request, id: JobId) -> Result<Job, Refusal> {
+fn publish(home: &Home, request: &Request, id: JobId, discarded: Option<JobId>) -> Result<Job, Refusal> {
+    let mut manner = request.manner.clone();
+    if let Some(job_id) = discarded {
+        manner.warnings.push(Warning {
+            code: "CHECKPOINT_DISCARDED".to_owned(),
+            message: format!(
+                "what attempt {} saved is another version's; the work begins anew",
+                job_id.attempt
+            ),
+            context: Some(serde_json::json!({ "job_id": job_id })),
+        });
+    }
     let spec = Spec {
         schema: SCHEMA,
         tool_version: request.tool_version.clone(),
@@ -298,7 +341,7 @@ fn publish(home: &Home, request: &Request, id: JobId) -> Result<Job, Refusal> {
         admitted_at: crate::clock::unix_now(),
         boot_id: job::boot_id()?,
         work: request.work.clone(),
-        manner: request.manner.clone(),
+        manner,
     };
     let text = serde_json::to_vec(&spec).map_err(io::Error::from)?;
     if text.len() > SPEC_LIMIT {

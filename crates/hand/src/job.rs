@@ -14,6 +14,7 @@
 //! | `scribe.lock` | the scribe | held while it lives |
 //! | `settler.lock` | a settler | held while it settles |
 //! | `handed` | who answered a caller | the result was handed over whole |
+//! | `discarded` | a cancel; its folder synced | what the command saved was given up: no attempt continues from it |
 //! | `script`, `bash_env`, `stages`, `progress` | the keeper, the shell, the command | what a script needs, and what it reports |
 
 use crate::files;
@@ -55,6 +56,8 @@ pub mod name {
     pub const SETTLER_LOCK: &str = "settler.lock";
     /// See the module's table.
     pub const HANDED: &str = "handed";
+    /// See the module's table.
+    pub const DISCARDED: &str = "discarded";
     /// See the module's table.
     pub const SCRIPT: &str = "script";
     /// See the module's table.
@@ -160,6 +163,7 @@ impl Job {
             ledger: Summary::default(),
             receipt: self.receipt()?,
             attestation: read_json(self.dir(), name::ATTESTED)?,
+            save_discarded: self.save_is_discarded(),
         };
         if facts.receipt.is_none() {
             facts.warden = match ask_warden {
@@ -244,6 +248,12 @@ impl Job {
             return None;
         }
         Some(crate::keeper::contain::activity_below(warden))
+    }
+
+    /// Whether what it saved was given up.
+    #[must_use]
+    pub fn save_is_discarded(&self) -> bool {
+        rustix::fs::statat(self.dir(), name::DISCARDED, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
     /// Whether a caller was given its result whole.

@@ -36,6 +36,8 @@ use std::time::{Duration, Instant};
 /// How far a settler may go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Settle {
+    /// Prove what can be proved, and end nothing: never waits for a process.
+    Prove,
     /// Prove what can be proved; end the tree only where its deadline has passed.
     IfDue,
     /// End the tree and settle with what is known.
@@ -143,7 +145,7 @@ fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Re
         Err(why) => why,
     };
     match how {
-        Settle::IfDue | Settle::Asked => Ok(Outcome::StillUnknown { why: explain(&why) }),
+        Settle::Prove | Settle::IfDue | Settle::Asked => Ok(Outcome::StillUnknown { why: explain(&why) }),
         Settle::Attest { name } => {
             let attestation = Attestation {
                 job_id: job.id(),
@@ -178,7 +180,7 @@ fn prove(facts: &JobFacts, how: &Settle) -> Result<DeathProof, NotProven> {
         return Ok(proof);
     }
     let Some(StartMark::Keeper(mark)) = &facts.start else { return Err(NotProven::DescendantsLeft) };
-    let due = *how == Settle::Asked || past_deadline(facts, mark);
+    let due = *how == Settle::Asked || (*how != Settle::Prove && past_deadline(facts, mark));
     if due {
         end_tree(facts, mark);
     }

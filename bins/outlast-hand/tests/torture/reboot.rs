@@ -40,9 +40,14 @@ fn after_a_restart_every_job_is_settled_by_it() {
 }
 
 fn in_the_next_boot(ground: Ground) {
-    for id in ground.home.jobs().unwrap() {
-        let job = ground.home.job(id).unwrap().unwrap();
+    let ids = ground.home.jobs().unwrap();
+    assert_eq!(ids.len(), crate::support::modes().len());
+    for id in &ids {
+        let job = ground.home.job(*id).unwrap().unwrap();
         assert_eq!(outlast_core::status::project(&job.look().unwrap()).state, State::Unknown);
+    }
+    for id in ids {
+        let job = ground.home.job(id).unwrap().unwrap();
         let Outcome::Settled(receipt) = settle(&ground.home, &job, &Settle::IfDue).unwrap() else { panic!("not settled") };
         assert!(matches!(receipt.exit, Exit::Unknown { .. }), "{:?}", receipt.exit);
         assert_eq!(receipt.cause, Cause::Reboot);

@@ -148,7 +148,7 @@ fn stale_stops_are_dropped_recorded_and_send_no_signal() {
 #[test]
 fn a_repeated_stop_is_one_stop() {
     let ground = Ground::new("twice");
-    let run = ground.started(&ground.ask(&["ignore=TERM", "forever"]));
+    let run = ground.staying(&["ignore=TERM"]);
     for id in ["s1", "s1", "s2", "s1"] {
         assert_eq!(run.stop(id, false), StopAnswer::Accepted);
     }
@@ -162,9 +162,7 @@ fn a_repeated_stop_is_one_stop() {
 #[test]
 fn a_later_force_does_not_wait_for_the_grace() {
     let ground = Ground::new("force-later");
-    let mut ask = ground.ask(&["ignore=TERM", "forever"]);
-    ask.manner.grace = Millis(600_000);
-    let run = ground.started(&ask);
+    let run = ground.staying_with(&["ignore=TERM"], |ask| ask.manner.grace = Millis(600_000));
     assert_eq!(run.stop("s1", false), StopAnswer::Accepted);
     run.until_said("that it is being ended", |say| matches!(say, Say::Ending { .. }));
     assert_eq!(run.stop("s2", true), StopAnswer::Accepted);
@@ -218,7 +216,7 @@ fn check_race(run: &Run, receipt: &Receipt, answer: &StopAnswer, asked: u64) {
 #[test]
 fn many_stops_with_long_names_cannot_prevent_the_receipt() {
     let ground = Ground::new("many-stops");
-    let run = ground.started(&ground.ask(&["ignore=TERM", "forever"]));
+    let run = ground.staying(&["ignore=TERM"]);
     for number in 0..200 {
         let id = format!("{number}-{}", "s".repeat(200));
         if run.stop(&id, false) != StopAnswer::Accepted {

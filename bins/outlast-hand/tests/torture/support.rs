@@ -194,6 +194,7 @@ impl Ground {
                 user: None,
             },
             manner: Manner {
+                program: None,
                 workspace: cwd,
                 grace: Millis(500),
                 linger: Millis(200),
@@ -233,6 +234,23 @@ impl Ground {
         run
     }
 
+    /// Starts `misbehave` with these deeds, waits until they are done, and has it stay.
+    #[track_caller]
+    pub(crate) fn staying(&self, deeds: &[&str]) -> Run {
+        self.staying_with(deeds, |_| {})
+    }
+
+    #[track_caller]
+    pub(crate) fn staying_with(&self, deeds: &[&str], change: impl FnOnce(&mut Request)) -> Run {
+        let ready = self.file(&format!("ready-{}", GROUNDS.fetch_add(1, Ordering::Relaxed)));
+        let touch = format!("touch={}", ready.display());
+        let mut request = self.ask(&[deeds, &[touch.as_str(), "forever"]].concat());
+        change(&mut request);
+        let run = self.started(&request);
+        run.until_file(&ready);
+        run
+    }
+
     #[track_caller]
     pub(crate) fn run(&self, request: &Request) -> (Run, Receipt) {
         let run = self.start(request);
@@ -267,7 +285,8 @@ impl Ground {
     /// Ends what still runs, in the order of force: a stop, a settler, KILL to what carries a job's marks.
     fn end_all(&self) {
         for job in self.jobs() {
-            if job.receipt().ok().flatten().is_none() {
+            let over = job.receipt().ok().flatten().is_some() || job.attestation().ok().flatten().is_some();
+            if !over {
                 let request = stop_request(&job, "ground-end", true);
                 let _ = control::stop(&job, &request, Duration::from_secs(2));
                 let settled = || job.receipt().ok().flatten().map(drop);

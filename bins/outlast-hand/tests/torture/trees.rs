@@ -92,7 +92,8 @@ fn an_exit_is_told_at_once_and_what_holds_the_pipe_is_ended() {
             let run = ground.started(&ask);
             run.until_said("its exit", |say| *say == Say::Exited { exit: exited(0) });
             assert!(run.job.receipt().unwrap().is_none(), "told before it is settled: the straggler lives");
-            let state = run.state();
+            // The scribe notes it a moment later.
+            let state = wait_for("a note of its exit", || Some(run.state()).filter(|state| state.state != State::Starting));
             assert!(matches!(state.state, State::Running | State::Stopping), "{state:?}");
             run.closed();
             let receipt = run.settled();

@@ -13,10 +13,11 @@ use crate::result::{Look, Show, failure_of, job_data};
 use crate::settling;
 use crate::vigil::{End, LEAVE_ALONE, Streaming, Until, Vigil, stop_request, take_signals};
 use outlast_core::status::State;
+use outlast_hand::admit::discard_save;
 use outlast_hand::control::{self, StopAnswer};
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
-use outlast_hand::settle::Settle;
+use outlast_hand::settle::{Settle, cancel_unstarted};
 use std::time::Duration;
 
 /// How long the keeper has to answer before it is asked again.
@@ -28,6 +29,11 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
     let signals = take_signals()?;
     let (home, job) = context.find(&args.job)?;
     let look = Look::at(&job)?;
+    if look.state() == State::Paused {
+        discard_save(&home, &job)
+            .map_err(|error| failure::of_system("giving up what the job saved", &error))?;
+        return Ok(answer(context, &home, &job, &Look::at(&job)?, budget, Some("discarded")));
+    }
     if look.facts.receipt.is_some() || look.facts.attestation.is_some() {
         return Ok(answer(context, &home, &job, &look, budget, Some("noop")));
     }
@@ -39,8 +45,11 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
         Ok(StopAnswer::Stale(stale)) => {
             return Err(Failure::new(failure::STOP_STALE, format!("the stop was dropped: {stale}")));
         }
-        // No keeper listens yet, or any more: the waiting asks again, and sees a receipt that is there.
-        Ok(StopAnswer::Accepted | StopAnswer::NoKeeper) => {}
+        Ok(StopAnswer::Accepted) => {}
+        // With this no keeper will have it; or one has it by now, and the waiting asks again or sees its receipt.
+        Ok(StopAnswer::NoKeeper) => {
+            cancel_unstarted(&home, &job).map_err(|error| failure::of_system("stopping the job", &error))?;
+        }
         Err(error) => return Err(failure::of_system("asking the keeper to stop the job", &error)),
     }
     let vigil = Vigil {

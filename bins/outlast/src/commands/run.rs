@@ -73,6 +73,7 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
         linger: args.linger,
         drain: DRAIN,
         capture: reading.capture,
+        program: if args.resume { program_file(&args) } else { None },
         window: if args.tty { terminal::size() } else { None },
         warnings: reading.warnings,
     };
@@ -119,6 +120,23 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
         arrival,
     };
     attend(context, &home, job, watch, signals, attendance)
+}
+
+/// Tells one version of a program from another: its file's path, identity, size and time of change. `None` where it is
+/// not found, which its start will say.
+fn program_file(args: &RunArgs) -> Option<String> {
+    use std::os::unix::fs::MetadataExt;
+    let name = args.argv.first()?;
+    let set = args.env.iter().rev().find(|set| set.name == "PATH").map(|set| set.value.clone());
+    let search = set.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
+    let cwd = args.cwd.clone().unwrap_or_default();
+    let places = match name.as_bytes().contains(&b'/') {
+        true => vec![cwd.join(name)],
+        false => std::env::split_paths(&search).map(|folder| folder.join(name)).collect(),
+    };
+    let (path, found) = places.iter().find_map(|path| Some((path, std::fs::metadata(path).ok()?)))?;
+    let (dev, ino, size) = (found.dev(), found.ino(), found.size());
+    Some(format!("{} {dev}:{ino} {size} {}.{:09}", path.display(), found.mtime(), found.mtime_nsec()))
 }
 
 fn policy(args: &RunArgs, context: &Context) -> Policy {

@@ -14,6 +14,7 @@ use super::link::{Ended, LINK_LIMIT, ToScribe, ToWarden};
 use super::scribe::{self, Scribe};
 use super::{Ends, Keeper, WARDEN_NAME, contain, leave, stage_text, wire_exit};
 use crate::control::{Ask, MESSAGE_LIMIT, Say, send};
+use crate::home::Home;
 use crate::job::{self, name};
 use crate::{clock, files};
 use outlast_core::bytes::Bytes;
@@ -33,7 +34,7 @@ use outlast_sys::unix::{self, Received};
 use outlast_sys::wait::{Children, WaitOutcome, wait_any, wait_pidfd};
 use outlast_sys::{Errno, Pid, Signal, fork, ns, pidfd, prctl, pty};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, poll};
-use rustix::fs::FlockOperation;
+use rustix::fs::{Access, AtFlags, FlockOperation};
 use rustix::pipe::PipeFlags;
 use std::collections::VecDeque;
 use std::ffi::OsStr;
@@ -51,7 +52,7 @@ const STOP_ID_LIMIT: usize = 256;
 const IDLE_WHERE_REPORTED: Millis = Millis(300_000);
 /// A scribe that dies is started again, but not faster than this.
 const SCRIBE_AGAIN: Millis = Millis(50);
-/// Connections a keeper serves at once. A reader that is turned away reads the files all the same.
+/// Connections a keeper serves at once.
 const CLIENT_LIMIT: usize = 256;
 /// With the machine out of memory, the keeper is chosen late.
 const KEEPER_OOM_SCORE: &[u8] = b"-900";
@@ -67,7 +68,10 @@ pub(super) fn run(keeper: Keeper) -> ! {
                 message: format!("the keeper could not be set up: {error}"),
                 remedy: "check the disk and the limits on processes and open files; `outlast doctor` looks at both".to_owned(),
             };
-            let _ = send(keeper.watcher.as_fd(), &say, &[]);
+            // One that comes too late has nothing to say: another keeper has the job, or a settler.
+            if error.kind() != io::ErrorKind::AlreadyExists {
+                let _ = send(keeper.watcher.as_fd(), &say, &[]);
+            }
             keeper.containment.take_down();
             remove_outer_later(&keeper);
             1
@@ -105,10 +109,10 @@ impl<'k> Starting<'k> {
         let pipes = Pipes::open(keeper)?;
         let wake = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let ends = Ends { stdout: pipes.stdout, stderr: pipes.stderr, wake };
-        // Before there is a lock or a socket for it to inherit.
-        let scribe = fork_scribe(keeper, &ends, false)?;
+        // First of all: the scribe of a keeper that waits here must not hold what the other's scribe waits for.
         let lock = take_lock(keeper)?;
-        let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, rustix::fs::AtFlags::empty());
+        let scribe = fork_scribe(keeper, &ends, false)?;
+        let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, AtFlags::empty());
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         let listener = unix::listen(keeper.job_dir.as_fd(), OsStr::new(name::CONTROL), mode)?;
         let prepared = Prepared::new(&keeper.job_path, &keeper.spec, &keeper.environment)?;
@@ -134,9 +138,9 @@ impl<'k> Starting<'k> {
             Ok(true) => {}
             Ok(false) => {
                 // Somebody settled it, or another keeper had it: nothing is ours to start.
-                let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, rustix::fs::AtFlags::empty());
+                let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, AtFlags::empty());
                 let id = keeper.spec.job_id.to_string();
-                let _ = rustix::fs::unlinkat(&keeper.open, id.as_str(), rustix::fs::AtFlags::empty());
+                let _ = rustix::fs::unlinkat(&keeper.open, id.as_str(), AtFlags::empty());
                 keeper.containment.take_down();
                 remove_outer_later(keeper);
                 return 0;
@@ -210,14 +214,22 @@ fn protect_from_oom() -> Option<i16> {
 }
 
 fn take_lock(keeper: &Keeper) -> io::Result<OwnedFd> {
-    let name = keeper.spec.job_id.to_string();
+    let id = keeper.spec.job_id.to_string();
     loop {
-        let lock = files::open_lock_file(keeper.open.as_fd(), &name)?;
+        let lock = files::open_lock_file(keeper.open.as_fd(), &id)?;
         // A look at our liveness holds it shared for a moment, a settler for longer.
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive)?;
-        if files::still_named(keeper.open.as_fd(), &name, &lock) {
+        let ours = files::try_lock(&lock, FlockOperation::NonBlockingLockExclusive)?
+            && files::still_named(keeper.open.as_fd(), &id, &lock);
+        if rustix::fs::accessat(&keeper.job_dir, name::START, Access::EXISTS, AtFlags::empty()).is_ok() {
+            if ours {
+                let _ = rustix::fs::unlinkat(&keeper.open, id.as_str(), AtFlags::empty());
+            }
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        if ours {
             return Ok(lock);
         }
+        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -574,10 +586,7 @@ impl<'k> Running<'k> {
         let mut ready = vec![
             PollFd::new(&self.signals, PollFlags::IN),
             PollFd::new(&self.scribe.pidfd, PollFlags::IN),
-            PollFd::new(
-                &self.listener,
-                if self.clients.len() < CLIENT_LIMIT { PollFlags::IN } else { PollFlags::empty() },
-            ),
+            PollFd::new(&self.listener, PollFlags::IN),
         ];
         if self.scribe_again.is_none() {
             ready.push(PollFd::new(&self.scribe.link, PollFlags::IN | out));
@@ -983,14 +992,18 @@ impl<'k> Running<'k> {
     }
 
     fn accept(&mut self) {
-        while self.clients.len() < CLIENT_LIMIT
-            && let Ok(Some(socket)) = unix::accept(self.listener.as_fd())
-        {
+        while let Ok(Some(socket)) = unix::accept(self.listener.as_fd()) {
             // The folder's mode keeps others out; this is the second lock.
             let own = rustix::process::geteuid().as_raw();
             if unix::peer(socket.as_fd()).is_ok_and(|peer| peer.uid == own || peer.uid == 0) {
                 self.clients.push(Client { socket, watches: false, output: false, gone: false });
             }
+        }
+        // A newcomer may bring a stop, so it is the oldest that go; who is dropped looks at the files, and may come again.
+        let excess = self.clients.len().saturating_sub(CLIENT_LIMIT);
+        if excess > 0 {
+            self.clients.drain(..excess);
+            self.count_followers();
         }
     }
 
@@ -1143,12 +1156,18 @@ impl<'k> Running<'k> {
     fn take_down(self) {
         let keeper = self.keeper;
         let id = keeper.spec.job_id.to_string();
-        let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, rustix::fs::AtFlags::empty());
-        let _ = rustix::fs::unlinkat(&keeper.open, id.as_str(), rustix::fs::AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, AtFlags::empty());
+        let _ = rustix::fs::unlinkat(&keeper.open, id.as_str(), AtFlags::empty());
         keeper.containment.take_down();
         // Born and ended as our child; nobody else would wait for it.
         let _ = wait_pidfd(self.scribe.pidfd.as_fd(), Children::All, false);
         remove_outer_later(keeper);
+        // Everyone has been told; what is old may go now, on nobody's time.
+        if let Some(home) = keeper.job_path.parent().and_then(std::path::Path::parent)
+            && let Ok(Some(home)) = Home::open_existing(home)
+        {
+            crate::gc::collect_if_due(&home);
+        }
     }
 }
 
