@@ -17,6 +17,7 @@
 //! | `discarded` | a cancel; its folder synced | what the command saved was given up: no attempt continues from it |
 //! | `script`, `bash_env`, `stages`, `progress` | the keeper, the shell, the command | what a script needs, and what it reports |
 
+pub use crate::contain::Activity;
 use crate::files;
 use crate::home::Home;
 use crate::{clock, log};
@@ -79,15 +80,6 @@ pub struct Job {
     path: PathBuf,
     dir: OwnedFd,
     open: OwnedFd,
-}
-
-/// What a running job has used so far, so that a silent one does not look hung.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Activity {
-    /// CPU time of the processes that live now, and of those they have waited for, in milliseconds.
-    pub cpu_ms: u64,
-    /// Processes that live now.
-    pub processes: u64,
 }
 
 impl Job {
@@ -247,7 +239,7 @@ impl Job {
         if outlast_sys::pidfd::start_time(warden) != Some(mark.warden_start_time) {
             return None;
         }
-        Some(crate::keeper::contain::activity_below(warden))
+        Some(crate::contain::activity_below(warden))
     }
 
     /// Whether what it saved was given up.

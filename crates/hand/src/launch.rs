@@ -1,9 +1,9 @@
 //! Starting a keeper for a job that was just admitted.
 
+use crate::contain::Containment;
 use crate::control::{self, Say, Watch};
 use crate::job::Job;
-use crate::keeper::contain::Containment;
-use crate::settle;
+use crate::start;
 use outlast_core::exit::NotStarted;
 use outlast_sys::spawn::Spawn;
 use outlast_sys::unix;
@@ -107,7 +107,7 @@ fn give_up(
     failed: Failed,
 ) -> Result<Launched, LaunchError> {
     let settled = crate::files::open_dir(home).and_then(|home| {
-        settle::never_started(home.as_fd(), job.dir(), job.spec(), NotStarted::SetUpFailed, "its launcher")
+        start::never_started(home.as_fd(), job.dir(), job.spec(), NotStarted::SetUpFailed, "its launcher")
     });
     settled.map_err(|source| LaunchError::Refused {
         stage: "settling what cannot be started".to_owned(),

@@ -10,12 +10,14 @@
 //! - [`launch`]: a keeper is started for it.
 //! - [`keeper`]: what the keeper does: warden, scribe, containment.
 //! - [`control`]: talking to a living keeper.
+//! - `contain`: what owns the process tree; `start`: the mark that decides who may start it.
 //! - [`settle`]: what is done about a job that lost its keeper.
 //! - [`gc`], [`verify`], [`probe`]: tidying, checking, and saying what this machine offers.
 #![forbid(unsafe_code)]
 
 pub mod admit;
 pub mod clock;
+mod contain;
 pub mod control;
 pub mod files;
 pub mod gc;
@@ -27,4 +29,5 @@ pub mod log;
 pub mod marks;
 pub mod probe;
 pub mod settle;
+mod start;
 pub mod verify;

@@ -6,18 +6,20 @@
 //!
 //! One settler at a time: it holds the lock that the job's warden held.
 
+use crate::contain;
 use crate::home::Home;
 use crate::job::{self, Job, name};
-use crate::keeper::{contain, variable};
+use crate::keeper::variable;
+use crate::start::never_started;
 use crate::{clock, files, log, marks};
 use outlast_bytelog::DirDisk;
-use outlast_core::evidence::{self, DeathProof, InitLook, NotProven, StartMarkTaken};
+use outlast_core::evidence::{self, DeathProof, InitLook, NotProven};
 use outlast_core::exit::{Cause, Exit, NotStarted};
 use outlast_core::id::Cursor;
 use outlast_core::ledger::{KeeperMark, LeafMark, StartMark, Straggler};
 use outlast_core::pipeline::Stages;
 use outlast_core::receipt::{
-    Attestation, Authority, Drain, Facts, Output, OutputHash, Receipt, Resources, TerminalMutation,
+    Attestation, Authority, Drain, Facts, Output, OutputHash, Receipt, TerminalMutation,
 };
 use outlast_core::spec::{Boundary, Spec};
 use outlast_core::status::{JobFacts, Liveness, Settling, settling};
@@ -28,7 +30,7 @@ use outlast_sys::{Pid, Signal, pidfd};
 use rustix::fs::{AtFlags, FlockOperation};
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -417,80 +419,6 @@ pub fn marked(job: &Job) -> io::Result<(Vec<Straggler>, usize)> {
     let Marked { found, unreadable } = scan_environ_mark(mark.as_bytes())?;
     let living = found.iter().filter(|process| !process.is_zombie());
     Ok((living.map(contain::named).collect(), unreadable))
-}
-
-/// Creates the start mark; `false` where somebody has it. It appears with its whole text or not at all.
-///
-/// It is not synced: within this boot the page cache keeps it whoever dies, and after a restart the change of boot
-/// proves death whether or not anything was started.
-pub(crate) fn take_start_mark(job_dir: BorrowedFd<'_>, mark: &StartMark) -> io::Result<bool> {
-    let aside = files::name_aside(name::START);
-    match files::create_new(job_dir, &aside, &serde_json::to_vec(mark)?) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            rustix::fs::unlinkat(job_dir, aside.as_str(), AtFlags::empty())?;
-            files::create_new(job_dir, &aside, &serde_json::to_vec(mark)?).map(drop)?;
-        }
-        other => drop(other?),
-    }
-    match files::rename_new(job_dir, &aside, job_dir, name::START) {
-        Ok(()) => Ok(true),
-        Err(error) => {
-            let _ = rustix::fs::unlinkat(job_dir, aside.as_str(), AtFlags::empty());
-            if error.kind() == io::ErrorKind::AlreadyExists { Ok(false) } else { Err(error) }
-        }
-    }
-}
-
-/// Settles a job under which nothing was started and nothing ever will be, because the start mark is taken here.
-/// `false` where a keeper has it.
-pub(crate) fn never_started(
-    home: BorrowedFd<'_>,
-    job_dir: BorrowedFd<'_>,
-    spec: &Spec,
-    why: NotStarted,
-    by: &str,
-) -> io::Result<bool> {
-    let mark = StartMark::Settler { name: by.to_owned(), at: clock::unix_now() };
-    let claimed_by = if take_start_mark(job_dir, &mark)? {
-        by.to_owned()
-    } else {
-        match job::read_json(job_dir, name::START)? {
-            // A settler that died before it wrote the receipt.
-            Some(StartMark::Settler { name, .. }) => name,
-            _ => return Ok(false),
-        }
-    };
-    let now = clock::unix_now();
-    let facts = Facts {
-        authority: Authority::Settler { name: by.to_owned() },
-        exit: Exit::NotStarted { why },
-        cause: Cause::NotStarted,
-        stages: Stages::NotAPipeline,
-        output: Output {
-            final_cursor: Cursor(0),
-            hash: log::output_hash(Some(&blake3::Hasher::new())),
-            drain: Drain::Complete,
-            gaps: Vec::new(),
-            stdout_bytes: Some(0),
-            stderr_bytes: Some(0),
-        },
-        terminal_mutation: TerminalMutation::None,
-        stragglers: Vec::new(),
-        resources: None::<Resources>,
-        started: None,
-        exited: None,
-        dead: now,
-        settled: now,
-        boundary: None,
-        isolation: None,
-        stops: Vec::new(),
-    };
-    let receipt = Receipt::assemble(spec, evidence::never_started(StartMarkTaken::by(claimed_by)), facts);
-    files::write_durably(job_dir, name::RECEIPT, &serde_json::to_vec(&receipt)?)?;
-    if let Ok(open) = files::open_subdir(home, "open") {
-        let _ = rustix::fs::unlinkat(open, spec.job_id.to_string().as_str(), AtFlags::empty());
-    }
-    Ok(true)
 }
 
 /// How long a settler may take to end a tree, for callers with a budget.

@@ -55,7 +55,7 @@ pub(super) fn run(init: Init<'_>) -> ! {
     keep.extend(init.streams.stderr.iter().map(AsFd::as_fd));
     keep.extend(init.join.iter().map(AsFd::as_fd));
     outlast_sys::inherit::close_all_except(&keep);
-    let _ = prctl::set_name(super::INIT_NAME);
+    let _ = prctl::set_name(crate::contain::INIT_NAME);
     let status = match supervise(init) {
         Ok(()) => 0,
         Err(_) => 1,

@@ -5,17 +5,16 @@
 //! a thread or a timer that nothing needs.
 
 mod command;
-pub(crate) mod contain;
 mod init;
 mod link;
 mod scribe;
 mod stages;
 mod warden;
 
+use crate::contain::{Containment, Plan};
 use crate::control::MESSAGE_LIMIT;
 use crate::files;
 use crate::launch::WATCHER_FD;
-use contain::{Containment, Plan};
 use outlast_core::exit::Exit;
 use outlast_core::spec::Spec;
 use outlast_sys::spawn::Stage;
@@ -28,11 +27,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) use command::variable;
 
-/// The scribe's name in process lists.
-pub(crate) const SCRIBE_NAME: &CStr = c"outlast-scribe";
-/// That of the process 1 of a PID namespace.
-pub(crate) const INIT_NAME: &CStr = c"outlast-init";
-/// The warden's.
+/// The warden's name in process lists.
 pub(crate) const WARDEN_NAME: &CStr = c"outlast-warden";
 
 /// The reading ends of the command's output, which both processes hold, and the scribe's bell.

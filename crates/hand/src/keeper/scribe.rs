@@ -7,8 +7,9 @@
 //! and believed; while nothing happens no buffer is held and no timer runs.
 
 use super::link::{Ended, LINK_LIMIT, ToScribe, ToWarden};
-use super::{Ends, contain, stages};
+use super::{Ends, stages};
 use crate::clock;
+use crate::contain;
 use crate::job::name;
 use crate::{files, log, marks};
 use outlast_bytelog::{DirDisk, GapCause, GapLength, Options, Resume, Stream, Writer};
@@ -117,7 +118,7 @@ pub(super) fn run(scribe: Scribe<'_>) -> ! {
     ];
     keep.extend(scribe.ends.stderr.iter().map(AsFd::as_fd));
     outlast_sys::inherit::close_all_except(&keep);
-    let _ = prctl::set_name(super::SCRIBE_NAME);
+    let _ = prctl::set_name(contain::SCRIBE_NAME);
     signals::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::CHILD]);
     let status = match lock(&scribe).and_then(|lock| State::new(scribe).map(|state| (lock, state))) {
         Ok((_lock, mut state)) => {

@@ -13,13 +13,25 @@ use outlast_sys::cgroup::{self, Hierarchy, Leaf};
 use outlast_sys::proc_tree::{self, Scanner};
 use outlast_sys::{Errno, Pid, Signal, pidfd};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsStr;
+use std::ffi::{CStr, OsStr};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
 
-use crate::job::Activity;
+/// The scribe's name in process lists, by which it is told from the command's processes when they are counted.
+pub(crate) const SCRIBE_NAME: &CStr = c"outlast-scribe";
+/// That of the process 1 of a PID namespace.
+pub(crate) const INIT_NAME: &CStr = c"outlast-init";
+
+/// What a running job has used so far, so that a silent one does not look hung.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Activity {
+    /// CPU time of the processes that live now, and of those they have waited for, in milliseconds.
+    pub cpu_ms: u64,
+    /// Processes that live now.
+    pub processes: u64,
+}
 
 /// Why a command cannot be contained or limited as asked.
 #[derive(Debug, Error)]
@@ -61,30 +73,30 @@ impl Missing {
 #[derive(Debug)]
 pub(crate) struct Groups {
     /// Where the home's folder of groups lies.
-    pub(super) place: PathBuf,
+    pub(crate) place: PathBuf,
     /// The keeper's own group.
     pub(crate) keeper: Leaf,
     /// The command's leaf.
-    pub(super) leaf: Leaf,
+    pub(crate) leaf: Leaf,
     /// The launcher's own group, in which the keeper's last child is born.
-    pub(super) origin: PathBuf,
+    pub(crate) origin: PathBuf,
 }
 
 /// A cgroup of version 1 that holds one limit.
 #[derive(Debug)]
-pub(super) struct LimitGroup {
-    pub(super) controller: String,
-    pub(super) group: Leaf,
+pub(crate) struct LimitGroup {
+    pub(crate) controller: String,
+    pub(crate) group: Leaf,
 }
 
 /// Everything that contains one command. The launcher makes it, so that the keeper can be born inside, and tells the
 /// keeper by a [`Plan`].
 #[derive(Debug)]
 pub(crate) struct Containment {
-    pub(super) boundary: Boundary,
-    pub(super) isolation: Isolation,
+    pub(crate) boundary: Boundary,
+    pub(crate) isolation: Isolation,
     pub(crate) groups: Option<Groups>,
-    pub(super) limit_groups: Vec<LimitGroup>,
+    pub(crate) limit_groups: Vec<LimitGroup>,
 }
 
 /// What a launcher made, as it tells the keeper. Each group is named with the kernel's number for it, so that no other
@@ -228,7 +240,7 @@ impl Containment {
     }
 
     /// Opens what the launcher made.
-    pub(super) fn open(plan: &Plan) -> Result<Containment, Errno> {
+    pub(crate) fn open(plan: &Plan) -> Result<Containment, Errno> {
         let groups = match &plan.groups {
             None => None,
             Some(groups) => Some(Groups {
@@ -259,13 +271,13 @@ impl Containment {
     }
 
     /// The leaf, where there is one.
-    pub(super) fn leaf(&self) -> Option<&Leaf> {
+    pub(crate) fn leaf(&self) -> Option<&Leaf> {
         self.groups.as_ref().map(|groups| &groups.leaf)
     }
 
     /// Sends TERM, then CONT so that stopped processes can act on it, to all that descends from this process but the
     /// scribe. Returns how many were sent the signal.
-    pub(super) fn term(&self, scribe: Pid) -> u64 {
+    pub(crate) fn term(&self, scribe: Pid) -> u64 {
         let Ok(mut scanner) = Scanner::new() else { return 0 };
         let own = rustix::process::getpid();
         let sent = scanner.signal_descendants(own, &[scribe], Signal::TERM).map_or(0, |done| done.sent);
@@ -275,7 +287,7 @@ impl Containment {
 
     /// Kills all that is in the leaf, and, where there is none or `escapees` are to be looked for, all that descends
     /// from this process but the scribe.
-    pub(super) fn kill(&self, scribe: Pid, escapees: bool) -> Option<u64> {
+    pub(crate) fn kill(&self, scribe: Pid, escapees: bool) -> Option<u64> {
         let killed_leaf = self.leaf().is_some_and(|leaf| leaf.kill().is_ok());
         if killed_leaf && !escapees {
             return None;
@@ -294,14 +306,14 @@ impl Containment {
     }
 
     /// Looks at the leaf once everything is reaped, and removes it if it is empty.
-    pub(super) fn observe_leaf(&self) -> Option<(String, LeafState, LeafRemoval)> {
+    pub(crate) fn observe_leaf(&self) -> Option<(String, LeafState, LeafRemoval)> {
         let leaf = self.leaf()?;
         let path = leaf.path().to_string_lossy().into_owned();
         Some((path, leaf_state(leaf), remove_if_empty(leaf)))
     }
 
     /// Whether the kernel ran out of the memory that this job was limited to.
-    pub(super) fn ran_out_of_memory(&self) -> bool {
+    pub(crate) fn ran_out_of_memory(&self) -> bool {
         let v1 = self.limit_groups.iter().filter(|limit| limit.controller == "memory");
         let mut texts: Vec<String> =
             v1.filter_map(|limit| limit.group.read("memory.oom_control").ok()).collect();
@@ -311,7 +323,7 @@ impl Containment {
 
     /// Removes what is left: limits, and the leaf where the command never ran. The keeper's own group goes when the
     /// keeper has left it.
-    pub(super) fn take_down(&self) {
+    pub(crate) fn take_down(&self) {
         for limit in &self.limit_groups {
             let _ = limit.group.remove();
         }
@@ -324,7 +336,7 @@ impl Containment {
 impl Groups {
     /// Removes the keeper's group and, if this was the last job, the home's folder of groups. To be called by a
     /// process outside, once the keeper has ended.
-    pub(super) fn remove_outer(&self) {
+    pub(crate) fn remove_outer(&self) {
         // By path, because who calls this has closed most descriptors.
         let _ = rustix::fs::rmdir(self.keeper.path());
         let _ = rustix::fs::rmdir(&self.place);
@@ -332,10 +344,10 @@ impl Groups {
 }
 
 /// The descendants of this process but the scribe, named, and how many more there are than `most`.
-pub(super) fn descendants(scribe: Pid, most: usize) -> (Vec<Straggler>, u64) {
+pub(crate) fn descendants(scribe: Pid, most: usize) -> (Vec<Straggler>, u64) {
     let own = rustix::process::getpid();
     let mut found = proc_tree::children_of(own, &[scribe]).unwrap_or_default();
-    found.retain(|process| !process.is_zombie() && process.comm() != super::INIT_NAME.to_bytes());
+    found.retain(|process| !process.is_zombie() && process.comm() != INIT_NAME.to_bytes());
     let more = found.len().saturating_sub(most) as u64;
     (found.iter().take(most).map(named).collect(), more)
 }
@@ -489,9 +501,8 @@ fn counter(text: &str, name: &str) -> u64 {
 pub(crate) fn activity_below(warden: Pid) -> Activity {
     let processes = proc_tree::children_of(warden, &[]).unwrap_or_default();
     let mut activity = Activity::default();
-    for process in processes
-        .iter()
-        .filter(|process| !process.is_zombie() && process.comm() != super::SCRIBE_NAME.to_bytes())
+    for process in
+        processes.iter().filter(|process| !process.is_zombie() && process.comm() != SCRIBE_NAME.to_bytes())
     {
         activity.processes += 1;
         activity.cpu_ms += cpu_ms(process.pid);
@@ -511,7 +522,7 @@ fn cpu_ms(pid: Pid) -> u64 {
 }
 
 /// Who holds a pipe open for writing, as far as `/proc` lets us see.
-pub(super) fn holders(pipes: &[u64], exclude: &[Pid]) -> Vec<Straggler> {
+pub(crate) fn holders(pipes: &[u64], exclude: &[Pid]) -> Vec<Straggler> {
     let mut found = Vec::new();
     let wanted: Vec<String> = pipes.iter().map(|inode| format!("pipe:[{inode}]")).collect();
     let Ok(entries) = std::fs::read_dir("/proc") else { return found };
