@@ -5,7 +5,8 @@
 //! An argument is a deed and, after `=`, what it is done with; [`deed`] lists them. `child=` and `orphan=` take deeds
 //! of their own, separated by commas. Every process gives itself an alarm, so that nothing outlives a failed test for
 //! long.
-#![allow(unsafe_code)]
+#![allow(unsafe_code)] // It forks.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // A fixture that cannot misbehave fails its test.
 
 use rustix::process::{Pid, Signal};
 use std::fs::OpenOptions;
@@ -40,7 +41,7 @@ fn deed(text: &str) {
         "binary" => put(1, &(0..=255).cycle().take(256 * number(with)).collect::<Vec<u8>>()),
         "alternate" => (0..number(with)).for_each(|n| put(1 + (n % 2) as i32, format!("{n}\n").as_bytes())),
         "chatter" => chatter(number(with)),
-        "close" => drop(unsafe_close(number(with) as i32)),
+        "close" => unsafe_close(number(with) as i32),
         "reopen" => reopen(),
         // Time.
         "wait" => wait_for(Path::new(with)),
@@ -72,7 +73,9 @@ fn deed(text: &str) {
             }
         }
         "orphan" => match fork() {
-            Some(between) => drop(rustix::process::waitpid(Some(between), rustix::process::WaitOptions::empty())),
+            Some(between) => {
+                let _ = rustix::process::waitpid(Some(between), rustix::process::WaitOptions::empty());
+            }
             None => {
                 if fork().is_none() {
                     with.split(',').for_each(deed);
@@ -154,9 +157,9 @@ fn fork() -> Option<Pid> {
     }
 }
 
-fn unsafe_close(fd: i32) -> i32 {
+fn unsafe_close(fd: i32) {
     // SAFETY: only standard streams are closed, which nothing here owns.
-    unsafe { libc::close(fd) }
+    unsafe { libc::close(fd) };
 }
 
 fn put(fd: i32, mut bytes: &[u8]) {
@@ -254,11 +257,16 @@ fn eat(mebibytes: usize) {
 fn terminal() {
     let is = |fd: BorrowedFd<'_>| rustix::termios::isatty(fd);
     let (stdin, stdout, stderr) = (io::stdin(), io::stdout(), io::stderr());
-    put(1, format!("{} {} {} {}\n", is(stdin.as_fd()), is(stdout.as_fd()), is(stderr.as_fd()), size()).as_bytes());
+    put(
+        1,
+        format!("{} {} {} {}\n", is(stdin.as_fd()), is(stdout.as_fd()), is(stderr.as_fd()), size())
+            .as_bytes(),
+    );
 }
 
 fn size() -> String {
-    rustix::termios::tcgetwinsize(io::stdin()).map_or_else(|errno| errno.to_string(), |size| format!("{}x{}", size.ws_row, size.ws_col))
+    rustix::termios::tcgetwinsize(io::stdin())
+        .map_or_else(|errno| errno.to_string(), |size| format!("{}x{}", size.ws_row, size.ws_col))
 }
 
 /// Waits until the terminal has another size than this, and says which.
@@ -275,7 +283,10 @@ fn descriptors() {
         .unwrap()
         .flatten()
         .filter_map(|entry| entry.file_name().into_string().ok())
-        .filter(|fd| !std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.to_string_lossy().contains("/fd")))
+        .filter(|fd| {
+            !std::fs::read_link(format!("/proc/self/fd/{fd}"))
+                .is_ok_and(|to| to.to_string_lossy().contains("/fd"))
+        })
         .collect();
     open.sort();
     let own = rustix::process::getpid();

@@ -12,7 +12,9 @@ fn main() {
         Some("keep") => std::process::exit(outlast_hand::keeper::main(args.into_iter())),
         Some("--version" | "-V") => println!("outlast-hand {}", env!("CARGO_PKG_VERSION")),
         _ => {
-            eprintln!("outlast-hand keeps jobs for `outlast run`, which starts it; there is nothing to run by hand.");
+            eprintln!(
+                "outlast-hand keeps jobs for `outlast run`, which starts it; there is nothing to run by hand."
+            );
             std::process::exit(2);
         }
     }

@@ -134,6 +134,7 @@ fn remove(home: &Home, job: &Job, now: UnixMicros) -> io::Result<()> {
     rustix::fs::renameat(home.jobs_dir(), id.to_string().as_str(), &tmp, aside.as_str())?;
     remove_tree(tmp.as_fd(), &aside);
     let _ = rustix::fs::unlinkat(home.open_dir(), id.to_string().as_str(), AtFlags::empty());
+    crate::contain::remove_left(home.path(), job.spec());
     if let Ok(work) = files::open_subdir(home.dir(), "work") {
         remove_tree(work.as_fd(), &id.to_string());
     }

@@ -147,7 +147,13 @@ fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Re
         Err(why) => why,
     };
     match how {
-        Settle::Prove | Settle::IfDue | Settle::Asked => Ok(Outcome::StillUnknown { why: explain(&why) }),
+        Settle::Prove | Settle::IfDue | Settle::Asked => {
+            if facts.attestation.is_some() {
+                // A person's word freed its workspace. It keeps no lock, and no group that is empty by now.
+                tidy(home, job, true);
+            }
+            Ok(Outcome::StillUnknown { why: explain(&why) })
+        }
         Settle::Attest { name } => {
             let attestation = Attestation {
                 job_id: job.id(),

@@ -3,7 +3,7 @@
 //! [`crate::spawn`] is the way to start a program. A fork is for going on with our own code in another
 //! process: the scribe, which must not be seen by the warden's plain waits, and a namespace's reaping init.
 
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal};
@@ -75,6 +75,46 @@ pub fn fork_process(options: ForkOptions<'_>) -> Result<Forked, Errno> {
         None => Forked::Child,
         Some(cloned) => Forked::Parent { pid: cloned.pid, pidfd: cloned.pidfd },
     })
+}
+
+/// Forks a child that shares nothing with us but what it is given: it closes every descriptor but 0, 1, 2 and those in
+/// `keep`, runs `child`, and ends with the status that returns (101 if it panics). It never comes back to what the caller
+/// was doing, so whatever owned the descriptors that are closed in it is never used or dropped there; `child` must not
+/// use them either.
+///
+/// Returns the child's process id and a descriptor for it.
+///
+/// # Errors
+/// As [`fork_process`].
+pub fn fork_child(
+    options: ForkOptions<'_>,
+    keep: &[RawFd],
+    child: impl FnOnce() -> i32,
+) -> Result<(Pid, OwnedFd), Errno> {
+    match fork_process(options)? {
+        Forked::Parent { pid, pidfd } => Ok((pid, pidfd)),
+        Forked::Child => {
+            close_all_except(keep);
+            let status = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).unwrap_or(101);
+            // SAFETY: ends this process at once. Exit handlers and buffers are our parent's, who will see to them.
+            unsafe { libc::_exit(status) }
+        }
+    }
+}
+
+fn close_all_except(keep: &[RawFd]) {
+    let mut numbers: Vec<u32> = keep.iter().filter_map(|number| u32::try_from(*number).ok()).collect();
+    numbers.sort_unstable();
+    let mut first = 3u32;
+    for number in numbers.into_iter().chain([u32::MAX]) {
+        if number > first {
+            // The last range ends at the largest number there is, every other one below a descriptor to keep.
+            let last = if number == u32::MAX { number } else { number - 1 };
+            // SAFETY: closes descriptors, no memory is touched; `fork_child` says why nobody here owns them any more.
+            unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+        }
+        first = first.max(number.saturating_add(1));
+    }
 }
 
 /// Whether libc knows that there is one thread. It forgets after a thread was ever started, and then `/proc` is asked,

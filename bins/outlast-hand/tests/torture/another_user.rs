@@ -13,7 +13,9 @@ const AGAIN: [&str; 6] = ["ends::", "trees::", "stops::", "losses::", "input::",
 
 /// A folder that anybody can reach. What lies below a closed folder, such as a root's home, is of no use.
 fn reachable(wanted: PathBuf) -> PathBuf {
-    let open = |folder: &Path| std::fs::metadata(folder).is_ok_and(|found| found.permissions().mode() & 0o005 == 0o005);
+    let open = |folder: &Path| {
+        std::fs::metadata(folder).is_ok_and(|found| found.permissions().mode() & 0o005 == 0o005)
+    };
     match wanted.ancestors().all(open) {
         true => wanted,
         false => std::env::temp_dir(),
@@ -30,7 +32,11 @@ fn all_modes_as_nobody() {
     let programs = folder.join("programs");
     std::fs::create_dir_all(&programs).unwrap();
     let torture = programs.join("torture");
-    for (from, name) in [(keeper_program(), "outlast-hand"), (misbehave(), "misbehave"), (std::env::current_exe().unwrap(), "torture")] {
+    for (from, name) in [
+        (keeper_program(), "outlast-hand"),
+        (misbehave(), "misbehave"),
+        (std::env::current_exe().unwrap(), "torture"),
+    ] {
         std::fs::copy(from, programs.join(name)).unwrap();
         std::fs::set_permissions(programs.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
     }
@@ -52,11 +58,15 @@ fn all_modes_as_nobody() {
         .gid(NOBODY)
         .output()
         .unwrap();
-    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "as nobody: {}\n{text}", output.status);
     let ran = std::fs::read_to_string(folder.join(modes_ran().file_name().unwrap())).unwrap_or_default();
     for mode in ["subreaper", "pid_namespace"] {
-        assert!(ran.contains(&format!("containment {mode} ran as uid {NOBODY}: ok")), "{mode} never ran as nobody:\n{text}");
+        assert!(
+            ran.contains(&format!("containment {mode} ran as uid {NOBODY}: ok")),
+            "{mode} never ran as nobody:\n{text}"
+        );
     }
     ran.lines().for_each(note);
     std::fs::remove_dir_all(&folder).unwrap();

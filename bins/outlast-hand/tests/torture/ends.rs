@@ -14,7 +14,9 @@ fn assert_proved(receipt: &Receipt, mode: Boundary) {
     let fits = match (&receipt.death, mode) {
         (Evidence::CgroupEmptyAndReaped { reaped, .. }, Boundary::Cgroup2Subreaper) => *reaped > 0,
         (Evidence::AllReaped { reaped, .. }, Boundary::Subreaper) => *reaped > 0,
-        (Evidence::PidNamespaceInitReaped { init_pid, namespace, .. }, Boundary::PidNamespace) => *init_pid > 1 && *namespace > 1,
+        (Evidence::PidNamespaceInitReaped { init_pid, namespace, .. }, Boundary::PidNamespace) => {
+            *init_pid > 1 && *namespace > 1
+        }
         _ => false,
     };
     assert!(fits, "{:?} in {mode:?}", receipt.death);
@@ -88,7 +90,11 @@ fn programs_that_cannot_be_executed() {
             let Exit::ExecFailed { errno: found, stage } = &receipt.exit else {
                 panic!("{program:?} in {cwd:?}: {:?}", receipt.exit)
             };
-            assert_eq!((*found, receipt.exit.shell_status()), (errno, Some(status)), "{program:?} in {cwd:?}");
+            assert_eq!(
+                (*found, receipt.exit.shell_status()),
+                (errno, Some(status)),
+                "{program:?} in {cwd:?}"
+            );
             let expected = if cwd.is_some() { "change to its working directory" } else { "execute" };
             assert_eq!(stage, expected, "{program:?}: said alike in all modes");
             assert_eq!(receipt.output.final_cursor.0, 0);
@@ -108,7 +114,10 @@ fn nothing_of_the_keepers_reaches_the_command() {
         ask.work.containment = Some(mode);
         let (run, receipt) = ground.run(&ask);
         let text = run.whole_output(&receipt).text();
-        assert!(text.lines().count() == 4 && text.lines().all(|line| line.ends_with("\t0000000000000000")), "{text}");
+        assert!(
+            text.lines().count() == 4 && text.lines().all(|line| line.ends_with("\t0000000000000000")),
+            "{text}"
+        );
 
         let mut ask = ground.ask_argv(&["cat", "/proc/self/oom_score_adj"]);
         ask.work.containment = Some(mode);
@@ -159,7 +168,10 @@ fn a_boundary_that_is_missing_is_an_error_and_starts_nothing() {
     }
     for (ask, code) in &asks {
         let run = ground.start(ask);
-        run.until_said(code, |say| matches!(say, outlast_hand::control::Say::Failed { code: said, .. } if said == code));
+        run.until_said(
+            code,
+            |say| matches!(say, outlast_hand::control::Say::Failed { code: said, .. } if said == code),
+        );
         let receipt = run.settled();
         assert!(matches!(receipt.exit, Exit::NotStarted { .. }), "{:?}", receipt.exit);
         assert!(matches!(receipt.death, Evidence::NeverStarted { .. }));
@@ -181,7 +193,11 @@ fn scripts_are_bytes_and_stdin_is_the_commands_own() {
         ask.work.command = Command::Script { shell: "sh".into(), text: (*text).into() };
         ask.work.stdin = Stdin::Null;
         let (run, receipt) = ground.run(&ask);
-        assert_eq!((run.whole_output(&receipt).text().as_str(), receipt.exit.shell_status()), (*output, Some(*status)), "{text}");
+        assert_eq!(
+            (run.whole_output(&receipt).text().as_str(), receipt.exit.shell_status()),
+            (*output, Some(*status)),
+            "{text}"
+        );
     });
 }
 
@@ -191,7 +207,12 @@ fn deletion_of_the_working_folder_or_the_program_harms_nobody() {
     let own = ground.file("own-misbehave");
     std::fs::copy(misbehave(), &own).unwrap();
     let go = ground.file("go");
-    let mut ask = ground.ask_argv(&[own.as_os_str(), format!("wait={}", go.display()).as_ref(), "say=done".as_ref(), "exit=6".as_ref()]);
+    let mut ask = ground.ask_argv(&[
+        own.as_os_str(),
+        format!("wait={}", go.display()).as_ref(),
+        "say=done".as_ref(),
+        "exit=6".as_ref(),
+    ]);
     let cwd = ground.file("work/inner");
     std::fs::create_dir(&cwd).unwrap();
     ask.work.cwd = outlast_core::bytes::Bytes(cwd.into_os_string().into_encoded_bytes());

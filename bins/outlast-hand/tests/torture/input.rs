@@ -34,7 +34,8 @@ fn spooled_input_is_read_whole() {
         std::fs::write(ground.home.path().join("tmp/spooled"), &bytes).unwrap();
         let mut ask = ground.ask(&["cat"]);
         ask.work.containment = Some(mode);
-        ask.work.stdin = Stdin::Spooled { blake3: blake3::hash(&bytes).to_hex().to_string(), bytes: bytes.len() as u64 };
+        ask.work.stdin =
+            Stdin::Spooled { blake3: blake3::hash(&bytes).to_hex().to_string(), bytes: bytes.len() as u64 };
         ask.stdin = Some("spooled".to_owned());
         let run = ground.started(&ask);
         assert_eq!(give(&run, 0, b"x", false).unwrap_err().kind(), io::ErrorKind::InvalidInput);
@@ -109,7 +110,9 @@ fn input_for_a_command_that_has_ended_or_does_not_read_is_said_to_be_closed_or_f
     let mut ask = ground.ask(&["forever"]);
     ask.work.stdin = Stdin::Open;
     let run = ground.started(&ask);
-    let answer = control::write_stdin(&run.job, Cursor(0), &vec![b'x'; 200_000], false, Duration::from_millis(300)).unwrap();
+    let answer =
+        control::write_stdin(&run.job, Cursor(0), &vec![b'x'; 200_000], false, Duration::from_millis(300))
+            .unwrap();
     assert!(!answer.closed && (1..200_000).contains(&answer.taken.0), "{answer:?}");
     run.stop("s2", false);
     run.settled();
@@ -170,7 +173,8 @@ fn a_terminal_takes_input_control_characters_and_an_end() {
 #[test]
 fn who_holds_a_terminal_after_the_leader_is_a_straggler_like_any() {
     in_all_modes("tty-held", |ground, mode| {
-        let mut ask = ground.ask(&["orphan=setsid,ignore=TERM,ignore=HUP,say=held,forever", "sleep=100", "exit=2"]);
+        let mut ask =
+            ground.ask(&["orphan=setsid,ignore=TERM,ignore=HUP,say=held,forever", "sleep=100", "exit=2"]);
         ask.work.containment = Some(mode);
         ask.work.tty = true;
         let (run, receipt) = ground.run(&ask);

@@ -4,6 +4,7 @@
 //! lock) and that the home violates no invariant. Scenes over containment modes run in each mode that this user must
 //! have; as root, [`another_user`] runs all of them once more as `nobody`. What only root can set up is in the other
 //! binary, `torture-as-root`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)] // Scenes are tests, wherever they are told.
 
 #[path = "support.rs"]
 mod support;

@@ -29,7 +29,12 @@ fn bytes_are_kept_as_they_are() {
         let ground = Ground::new("bytes");
         let (run, receipt) = ground.run(&ground.ask(deeds));
         let seen = run.whole_output(&receipt);
-        assert!(seen.stdout == *expected, "{deeds:?}: {} bytes, {} expected", seen.stdout.len(), expected.len());
+        assert!(
+            seen.stdout == *expected,
+            "{deeds:?}: {} bytes, {} expected",
+            seen.stdout.len(),
+            expected.len()
+        );
         assert_eq!((receipt.output.drain, receipt.exit), (Drain::Complete, exited(0)));
     });
 }
@@ -76,7 +81,9 @@ fn a_flood_that_nobody_reads_is_logged_whole() {
 #[test]
 fn two_streams_are_told_apart_and_one_pipe_keeps_exact_order() {
     let ground = Ground::new("streams");
-    let lines = |of: &dyn Fn(usize) -> bool| (0..2000).filter(|n| of(*n)).map(|n| format!("{n}\n")).collect::<String>();
+    let lines = |of: &dyn Fn(usize) -> bool| {
+        (0..2000).filter(|n| of(*n)).map(|n| format!("{n}\n")).collect::<String>()
+    };
     let (run, receipt) = ground.run(&ground.ask(&["alternate=2000"]));
     let seen = run.whole_output(&receipt);
     assert_eq!(seen.text(), lines(&|n| n % 2 == 0));
@@ -101,7 +108,10 @@ fn past_its_limit_the_log_keeps_head_and_tail_and_says_so() {
         let mut expected = spewed(bytes as usize);
         expected.extend(b"the end\n");
         assert_eq!(receipt.output.final_cursor.0, expected.len() as u64);
-        assert_eq!(receipt.output.hash, OutputHash::Blake3 { value: blake3::hash(&expected).to_hex().to_string() });
+        assert_eq!(
+            receipt.output.hash,
+            OutputHash::Blake3 { value: blake3::hash(&expected).to_hex().to_string() }
+        );
         assert_eq!(receipt.output.drain, Drain::Complete);
         let seen = run.output();
         assert_eq!(seen.gaps, receipt.output.gaps, "log and receipt state the same");
@@ -109,7 +119,11 @@ fn past_its_limit_the_log_keeps_head_and_tail_and_says_so() {
         let (from, to) = (gap.from.0 as usize, gap.to.expect("its length is known").0 as usize);
         assert_eq!(gap.cause, "log_limit");
         // The first MiB, or a sixteenth of a smaller limit; and the newest that fits.
-        assert!(from >= (2 << 20) / 16 && expected.len() - to >= (2 << 20) / 2, "{gap:?} of {}", expected.len());
+        assert!(
+            from >= (2 << 20) / 16 && expected.len() - to >= (2 << 20) / 2,
+            "{gap:?} of {}",
+            expected.len()
+        );
         assert!(seen.stdout[..from] == expected[..from] && seen.stdout[from..] == expected[to..]);
         let stored: u64 = std::fs::read_dir(run.job.path())
             .unwrap()
@@ -128,11 +142,18 @@ fn a_command_that_opens_its_output_again_destroys_nothing() {
         ask.work.containment = Some(mode);
         let (run, receipt) = ground.run(&ask);
         assert_eq!(run.whole_output(&receipt).text(), "before\nthrough a new descriptor\nafter\n");
-        let mut ask = ground.ask_argv(&["sh", "-c", "echo one; echo warn > /dev/stdout; echo two > /dev/stderr; echo three"]);
+        let mut ask = ground.ask_argv(&[
+            "sh",
+            "-c",
+            "echo one; echo warn > /dev/stdout; echo two > /dev/stderr; echo three",
+        ]);
         ask.work.containment = Some(mode);
         let (run, receipt) = ground.run(&ask);
         let seen = run.whole_output(&receipt);
-        assert_eq!((seen.text().as_str(), seen.stderr.as_slice()), ("one\nwarn\nthree\n", b"two\n".as_slice()));
+        assert_eq!(
+            (seen.text().as_str(), seen.stderr.as_slice()),
+            ("one\nwarn\nthree\n", b"two\n".as_slice())
+        );
     });
 }
 
@@ -140,7 +161,8 @@ fn a_command_that_opens_its_output_again_destroys_nothing() {
 fn a_command_that_closes_its_output_still_runs() {
     in_all_modes("closed", |ground, mode| {
         let go = ground.file("go");
-        let mut ask = ground.ask(&["say=x", "close=1", "close=2", &format!("wait={}", go.display()), "exit=4"]);
+        let mut ask =
+            ground.ask(&["say=x", "close=1", "close=2", &format!("wait={}", go.display()), "exit=4"]);
         ask.work.containment = Some(mode);
         let run = ground.started(&ask);
         wait_for("its output", || (run.output().text() == "x\n").then_some(()));
@@ -189,7 +211,11 @@ fn pipes_inside_the_command_behave_as_anywhere() {
 fn secrets_are_masked_across_pieces_and_in_both_streams() {
     let ground = Ground::new("secrets");
     let secret = "correct-horse-battery";
-    let mut ask = ground.ask_argv(&["sh", "-c", "printf 'a correct-horse'; sleep 0.2; printf -- '-battery b\n'; echo \"$TOKEN\" >&2"]);
+    let mut ask = ground.ask_argv(&[
+        "sh",
+        "-c",
+        "printf 'a correct-horse'; sleep 0.2; printf -- '-battery b\n'; echo \"$TOKEN\" >&2",
+    ]);
     ask.work.secrets.insert("TOKEN".to_owned(), ground.home.secret_hash(secret.as_bytes()));
     let job = ground.admit(&ask);
     let how = outlast_hand::launch::Launch {
@@ -202,7 +228,8 @@ fn secrets_are_masked_across_pieces_and_in_both_streams() {
     drop(launched);
     let mut everything = Vec::new();
     // The command itself holds the halves, so its spec does.
-    let written = |entry: &std::fs::DirEntry| entry.file_type().unwrap().is_file() && entry.file_name() != "spec.json";
+    let written =
+        |entry: &std::fs::DirEntry| entry.file_type().unwrap().is_file() && entry.file_name() != "spec.json";
     for entry in std::fs::read_dir(job.path()).unwrap().flatten().filter(written) {
         everything.extend(std::fs::read(entry.path()).unwrap());
     }

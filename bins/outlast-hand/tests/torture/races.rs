@@ -1,6 +1,8 @@
 //! Many at once: admissions, settlers, keepers.
 
-use crate::support::{Ground, Random, exited, kill, launch_keeper, settle_now, stop_request, try_launch, wait_for};
+use crate::support::{
+    Ground, Random, exited, kill, launch_keeper, settle_now, stop_request, try_launch, wait_for,
+};
 use outlast_core::evidence::Evidence;
 use outlast_core::exit::{Exit, NotStarted};
 use outlast_core::id::{Generation, Key};
@@ -45,7 +47,10 @@ fn one_key_is_admitted_once_however_many_ask() {
     let ground = Ground::new("one-key");
     let counter = ground.file("counter");
     for round in 0..5 {
-        let ask = with_key(ground.ask_argv(&["sh", "-c", &format!("echo x >> '{}'", counter.display())]), &format!("k{round}"));
+        let ask = with_key(
+            ground.ask_argv(&["sh", "-c", &format!("echo x >> '{}'", counter.display())]),
+            &format!("k{round}"),
+        );
         let answers = eight(&ground, |home, _| match admit(home, &ask).unwrap() {
             Admitted::New(job) => {
                 launch_keeper(&job);
@@ -94,11 +99,15 @@ fn the_same_key_for_another_command_names_what_differs() {
         let mut other = ask.clone();
         change(&mut other);
         match admit(&ground.home, &other) {
-            Err(Refusal::Conflict { job_id, differs }) => assert_eq!((job_id, differs.as_slice()), (run.job.id(), [name].as_slice())),
+            Err(Refusal::Conflict { job_id, differs }) => {
+                assert_eq!((job_id, differs.as_slice()), (run.job.id(), [name].as_slice()))
+            }
             answer => panic!("{name}: {answer:?}"),
         }
     }
-    assert!(matches!(admit(&ground.home, &ask).unwrap(), Admitted::Existing(job) if job.id() == run.job.id()));
+    assert!(
+        matches!(admit(&ground.home, &ask).unwrap(), Admitted::Existing(job) if job.id() == run.job.id())
+    );
 }
 
 #[test]
@@ -119,7 +128,9 @@ fn an_attempt_follows_a_proved_death_alone_and_once() {
     assert_eq!(admitted, [run.job.id().next_attempt()]);
     let second = ground.home.job(admitted[0]).unwrap().unwrap();
     wait_for("a receipt", || second.receipt().unwrap());
-    assert!(matches!(admit(&ground.home, &first), Err(Refusal::NotTheLatest { latest, .. }) if latest == second.id()));
+    assert!(
+        matches!(admit(&ground.home, &first), Err(Refusal::NotTheLatest { latest, .. }) if latest == second.id())
+    );
 }
 
 #[test]
@@ -132,7 +143,9 @@ fn generations_only_grow() {
     };
     let (_, receipt) = ground.run(&ask(5));
     assert_eq!(receipt.generation, Generation(5));
-    assert!(matches!(admit(&ground.home, &ask(4)), Err(Refusal::ClosedGeneration(closed)) if closed.highest == Generation(5)));
+    assert!(
+        matches!(admit(&ground.home, &ask(4)), Err(Refusal::ClosedGeneration(closed)) if closed.highest == Generation(5))
+    );
     // Eight raise it at once; the highest stays.
     eight(&ground, |home, number| {
         if let Ok(Admitted::New(job)) = admit(home, &ask(10 + number as u64)) {
@@ -140,7 +153,9 @@ fn generations_only_grow() {
             wait_for("a receipt", || job.receipt().unwrap());
         }
     });
-    assert!(matches!(admit(&ground.home, &ask(16)), Err(Refusal::ClosedGeneration(closed)) if closed.highest == Generation(17)));
+    assert!(
+        matches!(admit(&ground.home, &ask(16)), Err(Refusal::ClosedGeneration(closed)) if closed.highest == Generation(17))
+    );
 }
 
 #[test]
@@ -176,7 +191,9 @@ fn a_keeper_that_comes_after_the_settler_starts_nothing() {
     let ran = ground.file("ran");
     let job = ground.admit(&ground.ask(&[format!("touch={}", ran.display())]));
     let receipts = wait_for("the patience to end", || {
-        let outcomes = eight(&ground, |home, _| settle(home, &home.job(job.id()).unwrap().unwrap(), &Settle::IfDue).unwrap());
+        let outcomes = eight(&ground, |home, _| {
+            settle(home, &home.job(job.id()).unwrap().unwrap(), &Settle::IfDue).unwrap()
+        });
         let settled = outcomes.into_iter().filter_map(|outcome| match outcome {
             Outcome::Settled(receipt) => Some(*receipt),
             _ => None,
@@ -195,7 +212,11 @@ fn a_keeper_that_comes_after_the_settler_starts_nothing() {
     drop(late);
     assert!(!ran.exists(), "it started the command");
     assert_eq!(std::fs::read(job.path().join("receipt.json")).unwrap(), text);
-    assert_eq!(job.look().unwrap().ledger, outlast_core::ledger::Summary::default(), "it noted something about a job that is not its own");
+    assert_eq!(
+        job.look().unwrap().ledger,
+        outlast_core::ledger::Summary::default(),
+        "it noted something about a job that is not its own"
+    );
 }
 
 #[test]
@@ -203,7 +224,8 @@ fn keepers_at_once_start_one_command() {
     let ground = Ground::new("two-keepers");
     for mode in crate::support::modes() {
         let starts = ground.file(&format!("starts-{}", mode.name()));
-        let mut ask = ground.ask_argv(&["sh", "-c", &format!("echo x >> '{}'; echo out; exit 3", starts.display())]);
+        let mut ask =
+            ground.ask_argv(&["sh", "-c", &format!("echo x >> '{}'; echo out; exit 3", starts.display())]);
         ask.work.containment = Some(mode);
         let job = ground.admit(&ask);
         let keepers = eight(&ground, |home, _| try_launch(&home.job(job.id()).unwrap().unwrap()));
@@ -214,13 +236,25 @@ fn keepers_at_once_start_one_command() {
         wait_for("all keepers to go", || ground.processes().is_empty().then_some(()));
         let started = std::fs::read_to_string(&starts).unwrap_or_default();
         match receipt.authority {
-            Authority::Keeper => assert_eq!((started.as_str(), &receipt.exit), ("x\n", &exited(3)), "{mode:?}"),
+            Authority::Keeper => {
+                assert_eq!((started.as_str(), &receipt.exit), ("x\n", &exited(3)), "{mode:?}")
+            }
             // One of them met the groups of another and could not have its own: nothing was started, and that is said.
-            Authority::Settler { .. } => assert_eq!((started.as_str(), &receipt.exit), ("", &Exit::NotStarted { why: NotStarted::SetUpFailed })),
+            Authority::Settler { .. } => assert_eq!(
+                (started.as_str(), &receipt.exit),
+                ("", &Exit::NotStarted { why: NotStarted::SetUpFailed })
+            ),
         }
         let text = std::fs::read(job.path().join("ledger.jsonl")).unwrap_or_default();
-        let ends = String::from_utf8_lossy(&text).lines().filter(|line| line.contains("\"what\":\"drained\"")).count();
-        assert!(ends <= 1, "{mode:?}: a keeper that started nothing noted an end of output\n{}", ground.story());
+        let ends = String::from_utf8_lossy(&text)
+            .lines()
+            .filter(|line| line.contains("\"what\":\"drained\""))
+            .count();
+        assert!(
+            ends <= 1,
+            "{mode:?}: a keeper that started nothing noted an end of output\n{}",
+            ground.story()
+        );
     }
 }
 
@@ -240,7 +274,9 @@ fn a_second_keeper_says_nothing_of_the_output_of_a_lost_first() {
     std::fs::write(&go, "").unwrap();
     wait_for("both keepers to go", || ground.processes().is_empty().then_some(()));
     drop(second);
-    let Outcome::Settled(receipt) = settle_now(&ground, &run, &Settle::Asked) else { panic!("{}", ground.story()) };
+    let Outcome::Settled(receipt) = settle_now(&ground, &run, &Settle::Asked) else {
+        panic!("{}", ground.story())
+    };
     assert_eq!(receipt.output.final_cursor.0, 9, "{:?}", receipt.output);
     assert_eq!(run.output().text(), "precious\n");
 }
@@ -258,10 +294,12 @@ fn stops_at_once_end_a_job_once() {
     let id = run.job.id();
     eight(&ground, |home, number| {
         let job = home.job(id).unwrap().unwrap();
-        control::stop(&job, &stop_request(&job, &format!("s{number}"), false), Duration::from_secs(20)).unwrap()
+        control::stop(&job, &stop_request(&job, &format!("s{number}"), false), Duration::from_secs(20))
+            .unwrap()
     });
     let receipt = run.settled();
     assert_eq!(receipt.exit, exited(7));
-    let terms = run.ledger().iter().filter(|record| matches!(record, Record::Signaled { signal: 15, .. })).count();
+    let terms =
+        run.ledger().iter().filter(|record| matches!(record, Record::Signaled { signal: 15, .. })).count();
     assert_eq!(terms, 1);
 }

@@ -36,7 +36,12 @@ fn after_a_restart_every_job_is_settled_by_it() {
         .env(NEXT_BOOT, "00000000-0000-4000-8000-000000000002")
         .output()
         .unwrap();
-    assert!(output.status.success(), "{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
 }
 
 fn in_the_next_boot(ground: Ground) {
@@ -48,10 +53,14 @@ fn in_the_next_boot(ground: Ground) {
     }
     for id in ids {
         let job = ground.home.job(id).unwrap().unwrap();
-        let Outcome::Settled(receipt) = settle(&ground.home, &job, &Settle::IfDue).unwrap() else { panic!("not settled") };
+        let Outcome::Settled(receipt) = settle(&ground.home, &job, &Settle::IfDue).unwrap() else {
+            panic!("not settled")
+        };
         assert!(matches!(receipt.exit, Exit::Unknown { .. }), "{:?}", receipt.exit);
         assert_eq!(receipt.cause, Cause::Reboot);
-        assert!(matches!(&receipt.death, Evidence::BootChanged { started_in, settled_in } if started_in != settled_in));
+        assert!(
+            matches!(&receipt.death, Evidence::BootChanged { started_in, settled_in } if started_in != settled_in)
+        );
         assert!(matches!(receipt.output.drain, Drain::Lost { .. }));
         assert_eq!(receipt.output.final_cursor.0, 5);
 

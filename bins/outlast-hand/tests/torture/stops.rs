@@ -93,9 +93,13 @@ fn a_stop_gives_the_grace_it_promises_and_keeps_the_last_words() {
                 let command = *run.command_processes().first()?;
                 let state = crate::support::state_of(command)?;
                 let ignored = std::fs::read_to_string(format!("/proc/{command}/status")).ok()?;
-                let mask = |name: &str| u64::from_str_radix(ignored.lines().find_map(|line| line.strip_prefix(name))?.trim(), 16).ok();
+                let mask = |name: &str| {
+                    u64::from_str_radix(ignored.lines().find_map(|line| line.strip_prefix(name))?.trim(), 16)
+                        .ok()
+                };
                 let term = 1 << (TERM - 1);
-                let set = mask("SigIgn:")? & term != 0 || mask("SigCgt:")? & term != 0 || deeds.contains(&"say=x");
+                let set =
+                    mask("SigIgn:")? & term != 0 || mask("SigCgt:")? & term != 0 || deeds.contains(&"say=x");
                 (set && (state == 'T') == stops_itself).then_some(())
             });
             if deeds.contains(&"say=x") {
@@ -103,7 +107,11 @@ fn a_stop_gives_the_grace_it_promises_and_keeps_the_last_words() {
             }
             assert_eq!(run.stop("s1", *force), StopAnswer::Accepted);
             let receipt = run.settled();
-            assert_eq!((&receipt.exit, signals(&run).as_slice()), (exit, *expected), "{deeds:?} force {force}");
+            assert_eq!(
+                (&receipt.exit, signals(&run).as_slice()),
+                (exit, *expected),
+                "{deeds:?} force {force}"
+            );
             assert_eq!(receipt.cause, Cause::Stop { id: "s1".to_owned() });
             assert_eq!(receipt.stops, ["s1"]);
             assert_eq!(run.whole_output(&receipt).text(), *output, "{deeds:?}");
@@ -167,7 +175,10 @@ fn a_later_force_does_not_wait_for_the_grace() {
     run.until_said("that it is being ended", |say| matches!(say, Say::Ending { .. }));
     assert_eq!(run.stop("s2", true), StopAnswer::Accepted);
     let receipt = run.settled();
-    assert_eq!((receipt.exit.clone(), receipt.cause.clone()), (signaled(KILL), Cause::Stop { id: "s1".to_owned() }));
+    assert_eq!(
+        (receipt.exit.clone(), receipt.cause.clone()),
+        (signaled(KILL), Cause::Stop { id: "s1".to_owned() })
+    );
 }
 
 /// A stop against an end of its own, many times: whoever wins, there is one receipt, and it fits.
@@ -181,7 +192,9 @@ fn a_stop_races_an_exit() {
             ask.work.containment = Some(mode);
             let run = ground.started(&ask);
             std::thread::sleep(Duration::from_micros(random.below(6000)));
-            let asked = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros() as u64;
+            let asked =
+                std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros()
+                    as u64;
             let answer = run.stop("s1", random.below(2) == 0);
             let receipt = run.settled();
             let text = std::fs::read(run.job.path().join("receipt.json")).unwrap();
@@ -201,14 +214,18 @@ fn a_stop_races_an_exit() {
 fn check_race(run: &Run, receipt: &Receipt, answer: &StopAnswer, asked: u64) {
     let noted = run.ledger().iter().any(|record| matches!(record, Record::StopAccepted { .. }));
     match (&receipt.cause, answer) {
-        (Cause::Stop { id }, _) => assert_eq!((id.as_str(), receipt.stops.as_slice()), ("s1", ["s1".to_owned()].as_slice())),
+        (Cause::Stop { id }, _) => {
+            assert_eq!((id.as_str(), receipt.stops.as_slice()), ("s1", ["s1".to_owned()].as_slice()))
+        }
         (Cause::OwnEnd, StopAnswer::Accepted) => {
             assert_eq!(receipt.exit, exited(3));
             // One that came when the tree was dead had nothing to do, and may be missing from the receipt.
             let late = receipt.times.dead.0 <= asked;
             assert!(!receipt.stops.is_empty() || noted || late, "a stop was accepted and is nowhere");
         }
-        (Cause::OwnEnd, StopAnswer::NoKeeper) => assert_eq!((&receipt.exit, receipt.stops.len()), (&exited(3), 0)),
+        (Cause::OwnEnd, StopAnswer::NoKeeper) => {
+            assert_eq!((&receipt.exit, receipt.stops.len()), (&exited(3), 0))
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -239,6 +256,20 @@ fn one_stop_with_an_endless_name_cannot_prevent_the_receipt() {
 }
 
 #[test]
+fn stale_stops_with_endless_names_leave_the_job_readable() {
+    let ground = Ground::new("stale-endless");
+    let run = ground.staying(&["say=x"]);
+    for number in 0..320 {
+        let mut request = stop_request(&run.job, &format!("{number}-{}", "s".repeat(55_000)), false);
+        request.generation = Generation(9);
+        let _ = control::stop(&run.job, &request, Duration::from_secs(30));
+    }
+    run.job.look().expect("the job can be looked at");
+    assert_eq!(run.stop("s1", false), StopAnswer::Accepted);
+    assert_eq!(run.settled().exit, signaled(TERM));
+}
+
+#[test]
 fn a_crowd_of_idle_watchers_cannot_keep_a_stop_out() {
     let ground = Ground::new("crowd");
     let run = ground.started(&ground.ask(&["forever"]));
@@ -251,7 +282,11 @@ fn a_crowd_of_idle_watchers_cannot_keep_a_stop_out() {
         }
     }
     let answer = control::stop(&run.job, &stop_request(&run.job, "s1", false), Duration::from_secs(5));
-    assert!(matches!(answer, Ok(StopAnswer::Accepted)), "{answer:?} while the keeper lives: {:?}", run.state());
+    assert!(
+        matches!(answer, Ok(StopAnswer::Accepted)),
+        "{answer:?} while the keeper lives: {:?}",
+        run.state()
+    );
     assert_eq!(run.settled().exit, signaled(TERM));
 }
 
@@ -263,7 +298,9 @@ fn asking_while_many_others_ask_is_no_error() {
     kill_process(run.warden(), Signal::STOP).unwrap();
     let answers: Vec<_> = std::thread::scope(|scope| {
         let job = &run.job;
-        let ask = move |number: usize| control::stop(job, &stop_request(job, &format!("s{number}"), false), Duration::from_secs(20));
+        let ask = move |number: usize| {
+            control::stop(job, &stop_request(job, &format!("s{number}"), false), Duration::from_secs(20))
+        };
         let threads: Vec<_> = (0..200).map(|number| scope.spawn(move || ask(number))).collect();
         std::thread::sleep(Duration::from_millis(200));
         kill_process(run.warden(), Signal::CONT).unwrap();
@@ -278,10 +315,22 @@ fn asking_while_many_others_ask_is_no_error() {
 fn clients_that_talk_nonsense_or_never_read_disturb_nobody() {
     let ground = Ground::new("nonsense");
     let go = ground.file("go");
-    let run = ground.started(&ground.ask(&[format!("wait={}", go.display()), "spew=3000000".into(), "exit=0".into()]));
+    let run = ground.started(&ground.ask(&[
+        format!("wait={}", go.display()),
+        "spew=3000000".into(),
+        "exit=0".into(),
+    ]));
     let deaf: Vec<Watch> = (0..20).map(|_| Watch::connect(&run.job, true).unwrap().unwrap()).collect();
     let loud = Watch::connect(&run.job, false).unwrap().unwrap();
-    for message in [b"{".as_slice(), b"\n\n\n", b"{\"ask\":\"stop\"}", b"\0\0\0\0", b"{\"ask\":\"nothing\"}", &[b'x'; 60_000], &[b'{'; 200_000]] {
+    for message in [
+        b"{".as_slice(),
+        b"\n\n\n",
+        b"{\"ask\":\"stop\"}",
+        b"\0\0\0\0",
+        b"{\"ask\":\"nothing\"}",
+        &[b'x'; 60_000],
+        &[b'{'; 200_000],
+    ] {
         let _ = rustix::net::send(loud.socket(), message, rustix::net::SendFlags::NOSIGNAL);
     }
     // Nothing at all: to the keeper that is a client that has gone.
@@ -345,7 +394,10 @@ fn a_stop_after_the_leaders_end_is_not_its_cause() {
     run.until_said("its exit", |say| matches!(say, Say::Exited { .. }));
     assert_eq!(run.stop("s1", false), StopAnswer::Accepted);
     let receipt = run.settled();
-    assert_eq!((receipt.exit.clone(), receipt.cause.clone(), receipt.stops.len()), (exited(2), Cause::OwnEnd, 1));
+    assert_eq!(
+        (receipt.exit.clone(), receipt.cause.clone(), receipt.stops.len()),
+        (exited(2), Cause::OwnEnd, 1)
+    );
 }
 
 /// A command that was killed by somebody else was not stopped by us.

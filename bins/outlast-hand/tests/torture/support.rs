@@ -109,7 +109,8 @@ pub(crate) fn note(line: &str) {
 
 /// Where tests may write; another place when this binary runs itself as another user.
 pub(crate) fn tmp() -> PathBuf {
-    std::env::var_os("OUTLAST_TORTURE_TMP").map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from)
+    std::env::var_os("OUTLAST_TORTURE_TMP")
+        .map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from)
 }
 
 /// The keeper's program.
@@ -143,7 +144,11 @@ static GROUNDS: AtomicU32 = AtomicU32::new(0);
 impl Ground {
     pub(crate) fn new(name: &str) -> Ground {
         let number = GROUNDS.fetch_add(1, Ordering::Relaxed);
-        let unique = format!("{}-{}-{number}", name.replace([' ', '+', '/'], "-"), rustix::process::getpid().as_raw_nonzero());
+        let unique = format!(
+            "{}-{}-{number}",
+            name.replace([' ', '+', '/'], "-"),
+            rustix::process::getpid().as_raw_nonzero()
+        );
         let dir = tmp().join(unique);
         let _ = std::fs::remove_dir_all(&dir);
         Ground::in_dir(dir)
@@ -174,7 +179,9 @@ impl Ground {
             scope: Scope::new("torture").unwrap(),
             key: None,
             work: Work {
-                command: Command::Argv(argv.iter().map(|word| Bytes(word.as_ref().as_bytes().to_vec())).collect()),
+                command: Command::Argv(
+                    argv.iter().map(|word| Bytes(word.as_ref().as_bytes().to_vec())).collect(),
+                ),
                 cwd: cwd.clone(),
                 env: Default::default(),
                 secrets: Default::default(),
@@ -315,19 +322,26 @@ impl Ground {
         let marks: Vec<Vec<u8>> = ids.iter().map(|id| format!("OUTLAST_JOB_ID={id}").into_bytes()).collect();
         let home = self.home.path().as_os_str().as_bytes();
         all_processes()
-            .filter(|process| *process != rustix::process::getpid() && !matches!(state_of(*process), None | Some('Z' | 'X')))
+            .filter(|process| {
+                *process != rustix::process::getpid() && !matches!(state_of(*process), None | Some('Z' | 'X'))
+            })
             .filter(|process| {
                 let read = |name: &str| std::fs::read(format!("/proc/{process}/{name}")).unwrap_or_default();
                 let (arguments, environment) = (read("cmdline"), read("environ"));
-                let holds_home = arguments.windows(home.len()).any(|part| part == home) && arguments.starts_with(keeper_program().as_os_str().as_bytes());
-                holds_home || environment.split(|byte| *byte == 0).any(|entry| marks.iter().any(|mark| mark == entry))
+                let holds_home = arguments.windows(home.len()).any(|part| part == home)
+                    && arguments.starts_with(keeper_program().as_os_str().as_bytes());
+                holds_home
+                    || environment
+                        .split(|byte| *byte == 0)
+                        .any(|entry| marks.iter().any(|mark| mark == entry))
             })
             .collect()
     }
 
     /// Cgroups of this home, in all hierarchies.
     pub(crate) fn cgroups(&self) -> Vec<PathBuf> {
-        let name = format!("outlast-{}", &blake3::hash(self.home.path().as_os_str().as_bytes()).to_hex()[..12]);
+        let name =
+            format!("outlast-{}", &blake3::hash(self.home.path().as_os_str().as_bytes()).to_hex()[..12]);
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let mut found = Vec::new();
         for line in mounts.lines().filter(|line| line.contains(" - cgroup")) {
@@ -361,6 +375,11 @@ impl Drop for Ground {
         let mut left = Vec::new();
         let clean = wait_within(Duration::from_secs(15), &mut || {
             left = self.left_over();
+            if !left.is_empty() {
+                // Whoever looks again tidies what could not be at the time.
+                let looked_at = self.jobs();
+                looked_at.iter().for_each(|job| drop(settle(&self.home, job, &Settle::IfDue)));
+            }
             left.is_empty().then_some(())
         });
         let violations = match self.unverified.load(Ordering::Relaxed) {
@@ -444,7 +463,8 @@ pub(crate) fn try_launch(job: &Job) -> Result<Launched, LaunchError> {
 
 fn environment() -> Vec<(OsString, OsString)> {
     let mut environment = vec![("PATH".into(), "/usr/local/bin:/usr/bin:/bin".into())];
-    environment.extend(std::env::var_os("OUTLAST_TEST_BOOT_ID").map(|id| ("OUTLAST_TEST_BOOT_ID".into(), id)));
+    environment
+        .extend(std::env::var_os("OUTLAST_TEST_BOOT_ID").map(|id| ("OUTLAST_TEST_BOOT_ID".into(), id)));
     environment
 }
 
@@ -513,7 +533,9 @@ impl Run {
             match self.watch.next(Some(until.saturating_duration_since(Instant::now()))).unwrap() {
                 Notice::Said(say) => self.said.borrow_mut().push(say),
                 Notice::Closed => return,
-                Notice::TimedOut => panic!("the keeper of {} never closed; it said {:?}", self.job.id(), self.said.borrow()),
+                Notice::TimedOut => {
+                    panic!("the keeper of {} never closed; it said {:?}", self.job.id(), self.said.borrow())
+                }
             }
         }
     }
@@ -594,14 +616,17 @@ impl Run {
         let warden = self.warden();
         all_processes().find(|process| {
             let comm = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-            comm.trim() == "outlast-scribe" && parent_of(*process) == Some(warden.as_raw_nonzero().get()) && lives(*process)
+            comm.trim() == "outlast-scribe"
+                && parent_of(*process) == Some(warden.as_raw_nonzero().get())
+                && lives(*process)
         })
     }
 
     /// Any scribe of this job, whoever its parent is by now.
     pub(crate) fn scribe_of_nobody(&self) -> Option<Pid> {
         self.keepers().into_iter().find(|process| {
-            std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default().trim() == "outlast-scribe"
+            std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default().trim()
+                == "outlast-scribe"
         })
     }
 

@@ -13,7 +13,7 @@ use outlast_sys::wait::{WaitOutcome, wait_any};
 use outlast_sys::{Pid, Signal, ns, prctl, signals};
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::{Deserialize, Serialize};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// From the stub to the warden.
 #[derive(Debug, Serialize, Deserialize)]
@@ -48,19 +48,21 @@ pub(super) struct Init<'a> {
     pub(super) oom_score: Option<i16>,
 }
 
-/// The stub's whole life. Never returns.
-pub(super) fn run(init: Init<'_>) -> ! {
-    let mut keep: Vec<BorrowedFd<'_>> =
-        vec![init.link.as_fd(), init.streams.stdin.as_fd(), init.streams.stdout.as_fd()];
-    keep.extend(init.streams.stderr.iter().map(AsFd::as_fd));
-    keep.extend(init.join.iter().map(AsFd::as_fd));
-    outlast_sys::inherit::close_all_except(&keep);
+impl Init<'_> {
+    /// The descriptors it is given.
+    pub(super) fn descriptors(&self) -> Vec<RawFd> {
+        let streams = &self.streams;
+        let mut keep = vec![self.link.as_raw_fd(), streams.stdin.as_raw_fd(), streams.stdout.as_raw_fd()];
+        keep.extend(streams.stderr.iter().map(AsRawFd::as_raw_fd));
+        keep.extend(self.join.iter().map(AsRawFd::as_raw_fd));
+        keep
+    }
+}
+
+/// The stub's whole life. Returns its exit status.
+pub(super) fn run(init: Init<'_>) -> i32 {
     let _ = prctl::set_name(crate::contain::INIT_NAME);
-    let status = match supervise(init) {
-        Ok(()) => 0,
-        Err(_) => 1,
-    };
-    super::leave(status)
+    i32::from(supervise(init).is_err())
 }
 
 fn tell(link: BorrowedFd<'_>, word: &FromInit) {

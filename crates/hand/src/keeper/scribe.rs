@@ -12,7 +12,7 @@ use crate::clock;
 use crate::contain;
 use crate::job::name;
 use crate::{files, log, marks};
-use outlast_bytelog::{DirDisk, GapCause, GapLength, Options, Resume, Stream, Writer};
+use outlast_bytelog::{DirDisk, Gap, GapCause, GapLength, Options, Resume, Stream, Writer};
 use outlast_core::id::Cursor;
 use outlast_core::ledger::Record;
 use outlast_core::receipt::{Drain, Output, OutputHash, TerminalMutation};
@@ -84,6 +84,8 @@ struct State<'a> {
     scribe: Scribe<'a>,
     sources: Vec<Source<'a>>,
     writer: Option<Writer<DirDisk>>,
+    /// The end of a log that an earlier scribe had ended, and its gaps.
+    ended: Option<(u64, Vec<Gap>)>,
     hasher: Option<blake3::Hasher>,
     bytes: [u64; 2],
     /// Bytes read while the log could take none.
@@ -107,27 +109,17 @@ struct State<'a> {
     finished: bool,
 }
 
-/// The scribe's whole life. Never returns.
-pub(super) fn run(scribe: Scribe<'_>) -> ! {
-    let mut keep = vec![
-        scribe.job_dir,
-        scribe.home,
-        scribe.link.as_fd(),
-        scribe.ends.wake.as_fd(),
-        scribe.ends.stdout.as_fd(),
-    ];
-    keep.extend(scribe.ends.stderr.iter().map(AsFd::as_fd));
-    outlast_sys::inherit::close_all_except(&keep);
+/// The scribe's whole life. Returns its exit status.
+pub(super) fn run(scribe: Scribe<'_>) -> i32 {
     let _ = prctl::set_name(contain::SCRIBE_NAME);
     signals::block(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::CHILD]);
-    let status = match lock(&scribe).and_then(|lock| State::new(scribe).map(|state| (lock, state))) {
+    match lock(&scribe).and_then(|lock| State::new(scribe).map(|state| (lock, state))) {
         Ok((_lock, mut state)) => {
             state.run();
             0
         }
         Err(_) => 1,
-    };
-    super::leave(status)
+    }
 }
 
 fn lock(scribe: &Scribe<'_>) -> io::Result<OwnedFd> {
@@ -157,6 +149,7 @@ impl<'a> State<'a> {
             scribe,
             sources,
             writer: None,
+            ended: None,
             hasher: Some(blake3::Hasher::new()),
             bytes: [0; 2],
             dropped: 0,
@@ -191,6 +184,9 @@ impl<'a> State<'a> {
             let id = log::log_id(self.scribe.spec.job_id);
             let recovered = outlast_bytelog::recover(&disk, id).map_err(|error| error.to_string())?;
             let reread = log::reread(self.scribe.job_path).map_err(|error| error.to_string())?;
+            if let Some(end) = recovered.ended() {
+                return Ok((Err((end, recovered.gaps().to_vec())), reread));
+            }
             let resume = Resume {
                 time_us: clock::unix_now().0,
                 announced: self.announced(),
@@ -198,14 +194,21 @@ impl<'a> State<'a> {
             };
             let writer = Writer::resume(disk, &recovered, id, self.options(), resume)
                 .map_err(|error| error.to_string())?;
-            Ok((writer, reread))
+            Ok((Ok(writer), reread))
         });
         // What the lost scribe had read and not written was never hashed by anyone who lives.
         self.hasher = None;
         match taken {
-            Ok((writer, reread)) => {
-                self.bytes = [reread.stdout_bytes, reread.stderr_bytes];
+            Ok((Ok(writer), reread)) => {
+                self.bytes[0] += reread.stdout_bytes;
+                self.bytes[1] += reread.stderr_bytes;
                 self.writer = Some(writer);
+            }
+            // It was lost behind the end of output: nothing is missing, and nothing is to be added.
+            Ok((Err(ended), reread)) => {
+                self.bytes = [reread.stdout_bytes, reread.stderr_bytes];
+                self.hasher = reread.hasher;
+                self.ended = Some(ended);
             }
             Err(why) => self.storage_broke(why),
         }
@@ -391,7 +394,7 @@ impl<'a> State<'a> {
     }
 
     fn log(&mut self, stream: Stream, bytes: &[u8]) {
-        if bytes.is_empty() {
+        if bytes.is_empty() || self.ended.is_some() {
             return;
         }
         self.bytes[usize::from(stream == Stream::Stderr)] += bytes.len() as u64;
@@ -438,8 +441,17 @@ impl<'a> State<'a> {
     }
 
     fn reopen(&mut self, now: Mono) {
-        let lost = GapLength::Known(std::mem::take(&mut self.dropped));
+        if self.scribe.successor && self.writer.is_none() {
+            // What a lost scribe left could not be taken over then; it is tried again.
+            self.take_over();
+            if self.writer.is_none() && self.ended.is_none() {
+                return;
+            }
+        }
+        let dropped = std::mem::take(&mut self.dropped);
+        let lost = GapLength::Known(dropped);
         let reopened = match &mut self.writer {
+            None if self.ended.is_some() => Ok(()),
             Some(writer) if writer.is_poisoned() => {
                 writer.reopen(clock::unix_now().0, lost).map_err(|error| error_chain(&error))
             }
@@ -459,7 +471,10 @@ impl<'a> State<'a> {
                 self.hasher = None;
                 self.dirty_since = Some(now);
             }
-            Err(_) => self.reopen_at = Some(now.plus(RECEIPT_AGAIN)),
+            Err(_) => {
+                self.dropped = dropped;
+                self.reopen_at = Some(now.plus(RECEIPT_AGAIN));
+            }
         }
     }
 
@@ -581,6 +596,10 @@ impl<'a> State<'a> {
         }
         let (gaps, more) = self.writer.as_ref().map(Writer::gaps).unwrap_or_default();
         let committed = self.writer.as_ref().map_or(0, Writer::committed);
+        let (committed, gaps) = self.ended.clone().unwrap_or((committed, gaps));
+        if committed > 0 && self.ended.is_some() {
+            self.announce(committed);
+        }
         let hash = match (&self.storage_failed, more) {
             (Some(why), _) => OutputHash::Unknown { why: why.clone() },
             (None, _) => log::output_hash(self.hasher.as_ref()),

@@ -162,12 +162,12 @@ impl Running<'_> {
     pub(super) fn stop(&mut self, request: StopRequest) -> Say {
         let at = clock::unix_now();
         let spec = &self.keeper.spec;
+        if request.id.len() > STOP_ID_LIMIT {
+            return Say::Refused { why: format!("the stop's id is longer than {STOP_ID_LIMIT} bytes") };
+        }
         if let Err(stale) = check_stop(&request, spec.job_id, spec.generation) {
             self.note(Record::StopDropped { at, request, stale: stale.clone() });
             return Say::StopStale { stale };
-        }
-        if request.id.len() > STOP_ID_LIMIT {
-            return Say::Refused { why: format!("the stop's id is longer than {STOP_ID_LIMIT} bytes") };
         }
         if !self.stops.contains(&request.id) && self.stops.len() < STOPS_LISTED {
             self.stops.push(request.id.clone());

@@ -18,7 +18,7 @@ mod tree;
 
 use super::init;
 use super::link::ToScribe;
-use super::{Ends, Keeper, leave};
+use super::{Ends, Keeper};
 use crate::contain;
 use crate::control::{Say, send};
 use crate::home::Home;
@@ -42,7 +42,7 @@ use rustix::fs::AtFlags;
 use start::{ScribeHandle, Starting};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// Descendants that are listed by name when they outlive the leader.
@@ -60,8 +60,8 @@ const CLIENT_LIMIT: usize = 256;
 /// With the machine out of memory, the keeper is chosen late.
 const KEEPER_OOM_SCORE: &[u8] = b"-900";
 
-/// The warden's whole life. Never returns.
-pub(super) fn run(keeper: Keeper) -> ! {
+/// The warden's whole life. Returns its exit status.
+pub(super) fn run(keeper: Keeper) -> i32 {
     let status = match Starting::new(&keeper) {
         Ok(starting) => starting.go(),
         Err(error) => {
@@ -80,7 +80,7 @@ pub(super) fn run(keeper: Keeper) -> ! {
             1
         }
     };
-    leave(status)
+    status
 }
 
 /// What the warden has while the command exists.
@@ -352,8 +352,7 @@ fn remove_outer_later(keeper: &Keeper) {
     let into_cgroup = Some(origin.as_fd());
     let options =
         fork::ForkOptions { into_cgroup, exit_signal: Some(Signal::CHILD), ..fork::ForkOptions::default() };
-    if let Ok(fork::Forked::Child) = fork::fork_process(options) {
-        outlast_sys::inherit::close_all_except(&[own.as_fd()]);
+    let _ = fork::fork_child(options, &[own.as_raw_fd()], || {
         let _ = poll(&mut [PollFd::new(&own, PollFlags::IN)], None);
         // The group counts as populated until the kernel has let go of the last zombie in it.
         for _ in 0..200 {
@@ -363,6 +362,6 @@ fn remove_outer_later(keeper: &Keeper) {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
-        leave(0);
-    }
+        0
+    });
 }

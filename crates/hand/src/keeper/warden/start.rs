@@ -24,7 +24,7 @@ use rustix::fs::{Access, AtFlags, FlockOperation};
 use rustix::pipe::PipeFlags;
 use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 /// What the warden has before the command exists.
@@ -250,10 +250,17 @@ pub(super) fn open_read(dir: BorrowedFd<'_>, name: &str) -> io::Result<OwnedFd> 
 
 pub(super) fn fork_scribe(keeper: &Keeper, ends: &Ends, successor: bool) -> io::Result<ScribeHandle> {
     let (ours, theirs) = unix::pair()?;
+    let mut keep = vec![
+        keeper.job_dir.as_raw_fd(),
+        keeper.home.as_raw_fd(),
+        theirs.as_raw_fd(),
+        ends.wake.as_raw_fd(),
+        ends.stdout.as_raw_fd(),
+    ];
+    keep.extend(ends.stderr.iter().map(AsRawFd::as_raw_fd));
     // Without an exit signal it is invisible to plain waits: ECHILD means that the command's tree is reaped.
-    match fork::fork_process(fork::ForkOptions::default())? {
-        fork::Forked::Parent { pid, pidfd } => Ok(ScribeHandle { pid, pidfd, link: ours }),
-        fork::Forked::Child => scribe::run(Scribe {
+    let (pid, pidfd) = fork::fork_child(fork::ForkOptions::default(), &keep, || {
+        scribe::run(Scribe {
             job_path: &keeper.job_path,
             job_dir: keeper.job_dir.as_fd(),
             home: keeper.home.as_fd(),
@@ -262,8 +269,9 @@ pub(super) fn fork_scribe(keeper: &Keeper, ends: &Ends, successor: bool) -> io::
             link: theirs,
             successor,
             maskers: maskers(keeper),
-        }),
-    }
+        })
+    })?;
+    Ok(ScribeHandle { pid, pidfd, link: ours })
 }
 
 /// Masks for the declared secrets, one for each stream. Their values are in the environment that this process was
@@ -333,10 +341,7 @@ impl Running<'_> {
                 new_user_ns: !privileged,
                 into_cgroup: None,
             };
-            Ok((ours, theirs, fork::fork_process(options)?))
-        });
-        match made {
-            Ok((_, theirs, fork::Forked::Child)) => init::run(Init {
+            let init = Init {
                 prepared,
                 spec: &keeper.spec,
                 streams,
@@ -344,9 +349,14 @@ impl Running<'_> {
                 join,
                 wait_for_maps: !privileged,
                 oom_score,
-            }),
-            Ok((ours, _, fork::Forked::Parent { pid, pidfd })) => {
-                drop(streams);
+            };
+            let keep = init.descriptors();
+            // Here, what the stub was given is dropped with the closure: the pipes' write ends are the command's alone.
+            let (pid, pidfd) = fork::fork_child(options, &keep, move || init::run(init))?;
+            Ok((ours, pid, pidfd))
+        });
+        match made {
+            Ok((ours, pid, pidfd)) => {
                 if !privileged {
                     let _ = ns::write_identity_maps(ns::Who::Child(pid), uid, gid);
                     let _ = unix::send(ours.as_fd(), init::MAPS_STAND);
@@ -357,10 +367,7 @@ impl Running<'_> {
                 self.init = Some(InitHandle { pid, pidfd, link: ours, namespace, reaped: false });
                 self.began(pid, Some(namespace));
             }
-            Err(errno) => {
-                drop(streams);
-                self.never_ran(Stage::Clone, errno);
-            }
+            Err(errno) => self.never_ran(Stage::Clone, errno),
         }
     }
 
