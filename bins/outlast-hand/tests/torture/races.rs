@@ -36,6 +36,8 @@ fn eight<T: Send>(ground: &Ground, act: impl Fn(&Home, usize) -> T + Sync) -> Ve
     })
 }
 
+type Change = fn(&mut Request);
+
 fn with_key(mut request: Request, key: &str) -> Request {
     request.key = Some(Key::new(key).unwrap());
     request.find = Find::Identical;
@@ -90,7 +92,7 @@ fn the_same_key_for_another_command_names_what_differs() {
     let ground = Ground::new("conflict");
     let ask = with_key(ground.ask(&["exit=0"]), "k");
     let (run, _) = ground.run(&ask);
-    let changes: [(&str, fn(&mut Request)); 3] = [
+    let changes: [(&str, Change); 3] = [
         ("timeout", |request| request.work.limits.deadline = Some(Millis(1))),
         ("env", |request| drop(request.work.env.insert("A".to_owned(), "b".into()))),
         ("merge", |request| request.work.merge = true),

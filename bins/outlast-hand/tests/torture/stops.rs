@@ -27,6 +27,8 @@ fn signals(run: &Run) -> Vec<i32> {
     signals
 }
 
+type Change = fn(&mut StopRequest);
+
 fn signaled(signal: i32) -> Exit {
     Exit::Signaled { signal, core_dumped: false }
 }
@@ -128,7 +130,7 @@ fn stale_stops_are_dropped_recorded_and_send_no_signal() {
         ask.generation = Generation(4);
         let run = ground.started(&ask);
         let mut stale = Vec::new();
-        let changes: [(&str, fn(&mut StopRequest)); 3] = [
+        let changes: [(&str, Change); 3] = [
             ("older", |stop| stop.generation = Generation(3)),
             ("newer", |stop| stop.generation = Generation(5)),
             ("attempt", |stop| stop.job_id = stop.job_id.next_attempt()),

@@ -47,6 +47,9 @@ use std::time::Duration;
 
 /// Descendants that are listed by name when they outlive the leader.
 const STRAGGLERS_LISTED: usize = 64;
+/// A namespace's init is asked to kill this often (over some 300 ms) before it is killed itself, and with it the word of
+/// how the command ended.
+const KILLS_BY_INIT: u32 = 5;
 /// Stops that are listed by id in receipt and ledger; those beyond change nothing any more.
 const STOPS_LISTED: usize = 64;
 /// The longest id of a stop: the receipt, which lists them, must fit one message.
@@ -62,7 +65,7 @@ const KEEPER_OOM_SCORE: &[u8] = b"-900";
 
 /// The warden's whole life. Returns its exit status.
 pub(super) fn run(keeper: Keeper) -> i32 {
-    let status = match Starting::new(&keeper) {
+    match Starting::new(&keeper) {
         Ok(starting) => starting.go(),
         Err(error) => {
             // Nothing was started and no mark was taken: whoever looks settles it as never started.
@@ -79,8 +82,7 @@ pub(super) fn run(keeper: Keeper) -> i32 {
             remove_outer_later(&keeper);
             1
         }
-    };
-    status
+    }
 }
 
 /// What the warden has while the command exists.
@@ -276,8 +278,12 @@ impl<'k> Running<'k> {
             Order::Kill => {
                 self.kills += 1;
                 let processes = match self.init.as_ref().filter(|init| !init.reaped) {
-                    // First by its own hand, so that it reaps the command and tells how it ended.
-                    Some(init) if self.kills == 1 => {
+                    // First by its own hand, so that it reaps the command and tells how it ended; on a busy machine
+                    // that takes a moment.
+                    Some(init)
+                        if self.kills == 1
+                            || (self.kills <= KILLS_BY_INIT && self.machine.leader().is_none()) =>
+                    {
                         let _ = unix::send(init.link.as_fd(), init::KILL_ALL);
                         None
                     }
