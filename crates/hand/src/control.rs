@@ -323,12 +323,17 @@ fn unexpected(say: &Say) -> io::Error {
 
 fn connect(job: &Job) -> io::Result<Option<OwnedFd>> {
     let until = Instant::now() + CROWDED_AT_MOST;
+    let mut pause = Duration::from_millis(2);
     loop {
         match unix::connect(job.dir(), OsStr::new(name::CONTROL)) {
             Ok(socket) => return Ok(Some(socket)),
             Err(Errno::NOENT | Errno::CONNREFUSED) => return Ok(None),
             // Too many wait there already.
-            Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(Duration::from_millis(5)),
+            Err(Errno::AGAIN) if Instant::now() < until => {
+                std::thread::sleep(pause);
+                // Growing, or a hundred who wait would keep from work the one they wait for.
+                pause = (pause * 2).min(Duration::from_millis(100));
+            }
             Err(errno) => return Err(errno.into()),
         }
     }

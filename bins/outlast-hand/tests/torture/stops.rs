@@ -1,6 +1,8 @@
 //! Stops, deadlines and the order of force.
 
-use crate::support::{Ground, Random, Run, exited, in_all_modes, kill, stop_request, wait_for, wait_within};
+use crate::support::{
+    Ground, Random, Run, at_once, exited, in_all_modes, kill, stop_request, wait_for, wait_within,
+};
 use outlast_core::exit::{Cause, Exit};
 use outlast_core::fence::StopRequest;
 use outlast_core::id::Generation;
@@ -43,18 +45,19 @@ fn a_silent_command_times_out_like_a_loud_one() {
         (&["on-term", "spew=100000000", "forever"], exited(7), &[TERM]),
     ];
     in_all_modes("deadline", |ground, mode| {
-        for (deeds, exit, expected) in &rows {
+        at_once(&rows, |(deeds, exit, expected)| {
             let mut ask = ground.ask(deeds);
             ask.work.containment = Some(mode);
-            ask.work.limits.deadline = Some(Millis(300));
+            ask.work.limits.deadline = Some(Millis(1000));
             ask.work.limits.log_bytes = Some(4 << 20);
-            ask.manner.grace = Millis(200);
+            // Whoever ends by itself is given the time that a busy machine takes.
+            ask.manner.grace = Millis(if expected.contains(&KILL) { 200 } else { 10_000 });
             let (run, receipt) = ground.run(&ask);
-            assert_eq!(receipt.cause, Cause::Deadline { after_ms: 300 }, "{deeds:?}");
+            assert_eq!(receipt.cause, Cause::Deadline { after_ms: 1000 }, "{deeds:?}");
             assert_eq!((&receipt.exit, signals(&run).as_slice()), (exit, *expected), "{deeds:?}");
-            let ran = receipt.times.exited.unwrap().0 - receipt.times.started.unwrap().0;
-            assert!((250_000..10_000_000).contains(&ran), "{deeds:?} ran for {ran} µs");
-        }
+            let ran = receipt.times.exited.unwrap().0 - receipt.times.admitted.0;
+            assert!((1_000_000..20_000_000).contains(&ran), "{deeds:?} ran for {ran} µs");
+        });
     });
 }
 
@@ -89,6 +92,7 @@ fn a_stop_gives_the_grace_it_promises_and_keeps_the_last_words() {
             let stops_itself = deeds.contains(&"stop");
             let mut ask = ground.ask(&all);
             ask.work.containment = Some(mode);
+            ask.manner.grace = Millis(if expected.contains(&KILL) { 200 } else { 10_000 });
             let run = ground.started(&ask);
             run.until_file(&ready);
             wait_for("it to be ready", || {

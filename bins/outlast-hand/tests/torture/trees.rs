@@ -184,6 +184,9 @@ fn shells_that_hang_other_tools() {
         let mut ask = ground.ask_argv(&["bash", "-c", row.script]);
         ask.work.limits.deadline = Some(Millis(row.deadline));
         ask.manner.grace = Millis(200);
+        if !row.stragglers {
+            ask.manner.linger = Millis(10_000);
+        }
         let (run, receipt) = ground.run(&ask);
         match &row.exit {
             Some(exit) => {
