@@ -278,6 +278,7 @@ fn stop(home: &Home, id: JobId) -> Job {
         job_id: id,
         generation: job.spec().generation,
         force: true,
+        grace: None,
         reason: StopReason::Asked,
     };
     outlast_hand::control::stop(&job, &request, Duration::from_secs(30)).expect("stopped");

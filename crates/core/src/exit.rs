@@ -71,13 +71,34 @@ pub fn exec_failure_status(errno: i32) -> u8 {
     if errno == ENOENT || errno == ENOTDIR { 127 } else { 126 }
 }
 
+/// What an error number of a start that was refused means, for people. Only those that such a start can meet.
+#[must_use]
+pub fn error_text(errno: i32) -> String {
+    let text = match errno {
+        1 => "not permitted",
+        2 => "no such file or directory",
+        7 => "the arguments and environment are too long",
+        8 => "not a format this system can execute (a script needs a #! line)",
+        11 => "no more processes are allowed",
+        12 => "not enough memory",
+        13 => "permission denied",
+        20 => "a part of the path is no directory",
+        21 => "it is a directory",
+        26 => "the file is being written",
+        36 => "the name is too long",
+        40 => "too many symbolic links",
+        _ => return format!("error {errno}"),
+    };
+    format!("{text} (error {errno})")
+}
+
 impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Exit::Exited { code } => write!(f, "exit {code}"),
             Exit::Signaled { signal, core_dumped: false } => write!(f, "signal {signal}"),
             Exit::Signaled { signal, core_dumped: true } => write!(f, "signal {signal} (core dumped)"),
-            Exit::ExecFailed { errno, stage } => write!(f, "not executed ({stage}, error {errno})"),
+            Exit::ExecFailed { errno, stage } => write!(f, "not executed ({stage}: {})", error_text(*errno)),
             Exit::NotStarted { why } => write!(
                 f,
                 "not started ({})",

@@ -1,6 +1,7 @@
 //! Fences: what is stale is dropped and recorded, never done.
 
 use crate::id::{Attempt, Generation, JobId};
+use crate::time::Millis;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -16,6 +17,9 @@ pub struct StopRequest {
     /// KILL at once, without TERM and grace.
     #[serde(default)]
     pub force: bool,
+    /// The time between TERM and KILL, where it is to be another than the job's own.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub grace: Option<Millis>,
     /// Why: what the receipt names as cause.
     pub reason: StopReason,
 }
@@ -110,6 +114,7 @@ mod tests {
             job_id,
             generation: Generation(generation),
             force: false,
+            grace: None,
             reason: StopReason::Asked,
         };
         assert_eq!(check_stop(&request(job, 3), job, Generation(3)), Ok(()));

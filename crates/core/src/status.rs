@@ -30,8 +30,8 @@ pub struct JobFacts {
     pub receipt: Option<Receipt>,
     /// A person's word, if one was given.
     pub attestation: Option<Attestation>,
-    /// Whether what a resumable command had saved was given up by a cancel.
-    pub save_discarded: bool,
+    /// Whether what a resumable command had saved was given up by a cancel, or is a later attempt's by now.
+    pub save_is_spent: bool,
 }
 
 /// Whether a lock that dies with its holder is held.
@@ -198,7 +198,9 @@ fn alive(facts: &JobFacts) -> (State, String) {
         (Some((_, exit)), _) => {
             (State::Running, format!("the command ended ({exit}); what it left behind is waited for"))
         }
-        (None, Some((_, pid, ..))) => (State::Running, format!("its keeper lives, process {pid}")),
+        (None, Some((_, pid, ..))) => {
+            (State::Running, format!("its keeper lives; the command is process {pid}"))
+        }
         (None, None) => (State::Starting, "admitted; its process does not exist yet".to_owned()),
     }
 }
@@ -208,7 +210,7 @@ fn alive(facts: &JobFacts) -> (State, String) {
 pub fn is_paused(facts: &JobFacts) -> bool {
     let Some(receipt) = &facts.receipt else { return false };
     let Cause::Stop { id } = &receipt.cause else { return false };
-    facts.spec.work.resume && id.starts_with(PAUSE_PREFIX) && !facts.save_discarded
+    facts.spec.work.resume && id.starts_with(PAUSE_PREFIX) && !facts.save_is_spent
 }
 
 /// Stops that are pauses carry ids that begin so.
@@ -234,6 +236,10 @@ fn obligations(facts: &JobFacts, state: State) -> Vec<Obligation> {
     };
     let death = receipt.map(|receipt| &receipt.death).or(facts.ledger.dead.as_ref()).map(evidence_text);
     let output = receipt.map(|receipt| &receipt.output).or(facts.ledger.drained.as_ref());
+    let attested = facts.attestation.as_ref();
+    let attested =
+        attested.map(|word| format!("nothing; {} attested its death, which is no proof", word.name));
+    let death = death.or_else(|| attested.clone());
     let death_owner = if lost && !can_still_be_proved(facts) { Party::Person } else { by(Party::Warden) };
     vec![
         owe("start_mark", by(Party::Warden), start),

@@ -22,7 +22,7 @@ pub fn judge(receipt: &Receipt) -> Verdict {
         (Exit::ExecFailed { errno, stage }, _) => failed(
             crate::exit::exec_failure_status(*errno),
             "EXEC_FAILED",
-            format!("the program could not be executed ({stage}, error {errno})"),
+            format!("the command could not be started; {stage}: {}", crate::exit::error_text(*errno)),
         ),
         (Exit::NotStarted { why: crate::exit::NotStarted::Cancelled }, _) => {
             failed(143, "CANCELLED", "stopped before it began".to_owned())

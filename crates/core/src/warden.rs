@@ -207,7 +207,8 @@ impl Warden {
         match self.phase {
             Phase::Running | Phase::Lingering { .. } => {
                 self.ending = Some(cause);
-                if request.force { self.kill(now, orders) } else { self.terminate(now, orders) }
+                let grace = request.grace.unwrap_or(self.policy.grace);
+                if request.force { self.kill(now, orders) } else { self.terminate(now, grace, orders) }
             }
             Phase::Terminating { .. } if request.force => self.kill(now, orders),
             Phase::Terminating { .. } | Phase::Killing { .. } | Phase::Draining { .. } | Phase::Settled => {}
@@ -222,7 +223,7 @@ impl Warden {
         }
         if self.phase == Phase::Running && now.since(self.progress_at) >= idle {
             self.ending = Some(Cause::Stall { idle_ms: idle.0 });
-            self.terminate(now, orders);
+            self.terminate(now, self.policy.grace, orders);
         }
     }
 
@@ -233,7 +234,7 @@ impl Warden {
                     && now >= self.started.plus(after)
                 {
                     self.ending = Some(Cause::Deadline { after_ms: after.0 });
-                    self.terminate(now, orders);
+                    self.terminate(now, self.policy.grace, orders);
                 } else if let (Some(idle), Some(at)) = (self.policy.idle, self.sample_at)
                     && now >= at
                 {
@@ -243,7 +244,7 @@ impl Warden {
             }
             Phase::Lingering { until } if now >= until => {
                 orders.push(Order::NoteStragglers);
-                self.terminate(now, orders);
+                self.terminate(now, self.policy.grace, orders);
             }
             Phase::Terminating { kill_at } if now >= kill_at => self.kill(now, orders),
             Phase::Killing { again_at, pause } if now >= again_at => {
@@ -260,11 +261,11 @@ impl Warden {
         }
     }
 
-    fn terminate(&mut self, now: Mono, orders: &mut Vec<Order>) {
+    fn terminate(&mut self, now: Mono, grace: Millis, orders: &mut Vec<Order>) {
         orders.push(Order::Term);
-        let kill_at = now.plus(self.policy.grace);
+        let kill_at = now.plus(grace);
         self.phase = Phase::Terminating { kill_at };
-        if self.policy.grace == Millis(0) {
+        if grace == Millis(0) {
             self.kill(now, orders);
         }
     }
@@ -302,6 +303,7 @@ mod tests {
             job_id,
             generation: Generation(0),
             force,
+            grace: None,
             reason: StopReason::Asked,
         })
     }

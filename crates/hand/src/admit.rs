@@ -253,12 +253,12 @@ enum Answer {
 }
 
 fn answer_of(job: &Job) -> Result<Answer, Refusal> {
-    let Some(receipt) = job.receipt()? else {
-        return Ok(if job.attestation()?.is_some() { Answer::Given } else { Answer::StillOwed });
-    };
     if continues(job)? {
         return Ok(Answer::ContinuesFromSave);
     }
+    let Some(receipt) = job.receipt()? else {
+        return Ok(if job.attestation()?.is_some() { Answer::Given } else { Answer::StillOwed });
+    };
     if job.save_is_discarded() {
         return Ok(Answer::Given);
     }
@@ -276,7 +276,10 @@ fn continues(job: &Job) -> Result<bool, Refusal> {
     if !job.spec().work.resume || job.save_is_discarded() {
         return Ok(false);
     }
-    let Some(receipt) = job.receipt()? else { return Ok(false) };
+    let Some(receipt) = job.receipt()? else {
+        // A person's word frees the key: the next attempt goes on from the save.
+        return Ok(job.attestation()?.is_some());
+    };
     let stopped = matches!(&receipt.cause, Cause::Stop { id } if !id.starts_with(PAUSE_PREFIX));
     let saved_nothing = matches!(receipt.death, Evidence::NeverExecuted { .. });
     Ok(!stopped && !saved_nothing && judge(&receipt).exit_code != 0)

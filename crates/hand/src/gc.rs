@@ -7,6 +7,7 @@ use outlast_core::bytes::hex;
 use outlast_core::id::{CallHash, JobId};
 use outlast_core::receipt::Receipt;
 use outlast_core::spec::Work;
+use outlast_core::status::{State, project};
 use outlast_core::time::{Millis, UnixMicros};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 /// A finished job is kept this long unless asked otherwise.
 pub const KEEP: Millis = Millis(24 * 3_600_000);
-/// A tombstone is kept this long.
+/// A tombstone is kept this long, and so is a paused job with what it saved.
 pub const KEEP_TOMBSTONES: Millis = Millis(30 * 24 * 3_600_000);
 /// What was being prepared and never published is removed after this long.
 const KEEP_ASIDE: Millis = Millis(3_600_000);
@@ -72,6 +73,11 @@ pub fn collect(home: &Home, now: UnixMicros, keep: Millis) -> io::Result<Collect
                 continue;
             }
         };
+        if project(&job.look()?).state == State::Paused && now.since(ended) < KEEP_TOMBSTONES {
+            // It has ended, and its work has not.
+            collected.unfinished += 1;
+            continue;
+        }
         if now.since(ended) < keep {
             collected.kept += 1;
             continue;

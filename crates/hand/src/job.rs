@@ -155,7 +155,7 @@ impl Job {
             ledger: Summary::default(),
             receipt: self.receipt()?,
             attestation: read_json(self.dir(), name::ATTESTED)?,
-            save_discarded: self.save_is_discarded(),
+            save_is_spent: self.save_is_spent(),
         };
         if facts.receipt.is_none() {
             facts.warden = match ask_warden {
@@ -246,6 +246,12 @@ impl Job {
     #[must_use]
     pub fn save_is_discarded(&self) -> bool {
         rustix::fs::statat(self.dir(), name::DISCARDED, rustix::fs::AtFlags::SYMLINK_NOFOLLOW).is_ok()
+    }
+
+    /// Whether no attempt continues from what it saved any more: it was given up, or a later attempt has it.
+    fn save_is_spent(&self) -> bool {
+        let next = self.path.with_file_name(self.id.next_attempt().to_string());
+        self.spec.work.resume && (self.save_is_discarded() || next.exists())
     }
 
     /// Whether a caller was given its result whole.

@@ -168,6 +168,13 @@ fn keeper_program() -> io::Result<(PathBuf, Option<&'static str>)> {
     if own != small && rustix::fs::access(&small, rustix::fs::Access::EXEC_OK).is_ok() {
         return Ok((small, None));
     }
-    // `/proc/self/exe` still works when the file has been replaced since.
-    Ok((PathBuf::from("/proc/self/exe"), (own != small).then_some("__keeper")))
+    if own == small {
+        return Ok((PathBuf::from("/proc/self/exe"), None));
+    }
+    if own.file_name().is_some_and(|name| name == "outlast") {
+        // `/proc/self/exe` still works when the file has been replaced since.
+        return Ok((PathBuf::from("/proc/self/exe"), Some("__keeper")));
+    }
+    // Any other program would take the words for its own.
+    Err(io::Error::new(io::ErrorKind::NotFound, format!("there is no {}", small.display())))
 }

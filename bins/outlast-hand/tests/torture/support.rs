@@ -474,6 +474,7 @@ pub(crate) fn stop_request(job: &Job, id: &str, force: bool) -> StopRequest {
         job_id: job.id(),
         generation: job.spec().generation,
         force,
+        grace: None,
         reason: StopReason::Asked,
     }
 }

@@ -44,6 +44,10 @@ const COALESCE: Duration = Duration::from_millis(1);
 const PIPE_FULL: usize = 64 << 10;
 /// To this size, the default limit of an unprivileged user.
 const PIPE_GROWN: usize = 1 << 20;
+/// Without a warden, whoever adopted the leader is given this long to wait for it, and looked at this often: only then
+/// does the kernel tell how it ended.
+const ADOPTER_PATIENCE: Millis = Millis(10_000);
+const ADOPTER_LOOKED_AT: Duration = Duration::from_millis(20);
 /// What is kept aside so that a full disk cannot prevent the receipt.
 const RESERVE_BYTES: u64 = 64 << 10;
 const RESERVE: &str = "reserve";
@@ -101,6 +105,8 @@ struct State<'a> {
     followers: u32,
     warden_lives: bool,
     leader: Option<(Pid, OwnedFd)>,
+    leader_ended: Option<Mono>,
+    end_noted: bool,
     drain: Option<DrainOrder>,
     receipt: Option<(Mono, Vec<u8>)>,
     /// Whether the warden ever had something to note: one that was too late for the start mark has not.
@@ -164,6 +170,8 @@ impl<'a> State<'a> {
             followers: 0,
             warden_lives: true,
             leader: None,
+            leader_ended: None,
+            end_noted: false,
             drain: None,
             receipt: None,
             has_work: scribe_is_successor,
@@ -642,36 +650,28 @@ impl<'a> State<'a> {
             self.finished = true;
             return;
         }
-        if let Some((_, leader)) = &self.leader
-            && pidfd::is_readable(leader.as_fd()).unwrap_or(false)
-        {
+        if all_ended && !self.end_noted {
+            self.end_noted = true;
+            let output = self.output(Drain::Complete);
+            self.note(&Record::Drained { at: clock::unix_now(), output });
+        }
+        if let Some((_, leader)) = &self.leader {
+            if !pidfd::is_readable(leader.as_fd()).unwrap_or(true) {
+                return;
+            }
+            let now = clock::mono_now();
+            let ended = *self.leader_ended.get_or_insert(now);
             match pidfd::exit_info(leader.as_fd()) {
                 Some(status) => {
                     self.note(&Record::Exited { at: clock::unix_now(), exit: super::wire_exit(status) });
                     self.leader = None;
                 }
-                // It is a zombie until whoever adopted it has waited for it: soon, and nothing wakes us then.
-                None if !all_ended => std::thread::sleep(Duration::from_millis(20)),
-                None => {
-                    for _ in 0..50 {
-                        std::thread::sleep(Duration::from_millis(20));
-                        if let Some(status) = pidfd::exit_info(leader.as_fd()) {
-                            self.note(&Record::Exited {
-                                at: clock::unix_now(),
-                                exit: super::wire_exit(status),
-                            });
-                            break;
-                        }
-                    }
-                    self.leader = None;
-                }
+                // It is a zombie until whoever adopted it has waited for it, and nothing wakes us then.
+                None if now < ended.plus(ADOPTER_PATIENCE) => std::thread::sleep(ADOPTER_LOOKED_AT),
+                None => self.leader = None,
             }
         }
-        if all_ended && self.leader.is_none() {
-            let output = self.output(Drain::Complete);
-            self.note(&Record::Drained { at: clock::unix_now(), output });
-            self.finished = true;
-        }
+        self.finished = all_ended && self.leader.is_none();
     }
 
     fn note(&mut self, record: &Record) {

@@ -166,7 +166,11 @@ impl Running<'_> {
             return Say::Refused { why: format!("the stop's id is longer than {STOP_ID_LIMIT} bytes") };
         }
         if let Err(stale) = check_stop(&request, spec.job_id, spec.generation) {
-            self.note(Record::StopDropped { at, request, stale: stale.clone() });
+            // Counted on in memory alone: a ledger that a client can grow without end could not be read any more.
+            self.stops_dropped += 1;
+            if self.stops_dropped <= STOPS_LISTED {
+                self.note(Record::StopDropped { at, request, stale: stale.clone() });
+            }
             return Say::StopStale { stale };
         }
         if !self.stops.contains(&request.id) && self.stops.len() < STOPS_LISTED {
