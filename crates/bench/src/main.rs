@@ -21,8 +21,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+/// What can be asked for; without a word, all of them.
+const BENCHMARKS: [&str; 4] = ["spawn", "kill", "output", "idle"];
+
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
+    if let Some(unknown) = wanted.iter().find(|word| !BENCHMARKS.contains(&word.as_str())) {
+        eprintln!("`{unknown}` is no benchmark\nusage: outlast-bench [{}]...", BENCHMARKS.join("|"));
+        std::process::exit(2);
+    }
     let runs = |name: &str| wanted.is_empty() || wanted.iter().any(|word| word == name);
     let mut bench = Bench::new();
     if runs("spawn") {
@@ -92,7 +99,7 @@ impl Bench {
         let mut run = Command::new(&self.outlast);
         run.arg("--home").arg(home).args(["--output", "json", "run"]).args(options).arg("--").args(command);
         run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        run.env_remove("AGENT_CALL_BUDGET_MS").env_remove("OUTLAST_JOB_ID");
+        run.env_remove("AGENT_CALL_BUDGET_MS").env_remove("OUTLAST_JOB_ID").env_remove("OUTLAST_SCOPE");
         run
     }
 

@@ -1,7 +1,7 @@
 //! The pure core of Outlast: facts in, decisions out.
 //!
 //! Nothing in this crate reads a file, a clock or a random number, starts a thread or awaits. Time is an
-//! argument, and what the world did arrives as a fact. `.ci/run` fails when its dependency tree gains anything
+//! argument, and what the world did arrives as a fact. `./test` fails when its dependency tree gains anything
 //! that could do more (see `ARCHITECTURE.md`, "What is deliberately absent").
 //!
 //! In reading order:
