@@ -343,6 +343,30 @@ impl Groups {
     }
 }
 
+impl Groups {
+    /// Removes what keepers that were killed at their very end have left beside ours: groups of jobs that have their
+    /// receipts. Others may be about to be used.
+    pub(crate) fn sweep(&self, jobs: &Path) {
+        /// With more than this, others are at work, and will sweep.
+        const FEW: usize = 64;
+        let Ok(entries) = std::fs::read_dir(&self.place) else { return };
+        let groups: Vec<_> =
+            entries.flatten().filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).collect();
+        if groups.len() > FEW {
+            return;
+        }
+        for group in groups {
+            let name = group.file_name();
+            let name = name.to_string_lossy();
+            let id = name.strip_suffix(LEAF_SUFFIX).unwrap_or(&name);
+            if jobs.join(id).join(crate::job::name::RECEIPT).exists() {
+                let _ = rustix::fs::rmdir(group.path());
+            }
+        }
+        let _ = rustix::fs::rmdir(&self.place);
+    }
+}
+
 /// The descendants of this process but the scribe, named, and how many more there are than `most`.
 pub(crate) fn descendants(scribe: Pid, most: usize) -> (Vec<Straggler>, u64) {
     let own = rustix::process::getpid();
@@ -383,8 +407,10 @@ fn home_folder(home: &Path) -> String {
 
 /// The name of a job's leaf beside its keeper's group.
 fn leaf_name(spec: &Spec) -> String {
-    format!("{}-command", spec.job_id)
+    format!("{}{LEAF_SUFFIX}", spec.job_id)
 }
+
+const LEAF_SUFFIX: &str = "-command";
 
 fn make_groups(home: &Path, spec: &Spec) -> Result<Groups, String> {
     let location = cgroup::locate(Hierarchy::Unified).map_err(|error| error.to_string())?;

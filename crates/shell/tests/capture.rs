@@ -111,7 +111,7 @@ fn bash_records_every_stage() {
         ("echo a | read x", &[0, 0], 0),
         ("ls | head -1 >/dev/null; (exit 3) | cat", &[3, 0], 3),
         ("exec 2>/dev/null; false | true", &[1, 0], 1),
-        ("exec >out; echo x | (exit 6)", &[0, 6], 6),
+        ("exec >out; echo x | (cat >f; exit 6)", &[0, 6], 6),
         ("set -C; set -f; IFS=0; (exit 100) | true", &[100, 0], 100),
     ];
     for (script, stages, effective) in rows {

@@ -370,6 +370,9 @@ fn remove_outer_later(keeper: &Keeper) {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+        if let Some(jobs) = keeper.job_path.parent() {
+            groups.sweep(jobs);
+        }
         0
     });
 }
