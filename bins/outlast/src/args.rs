@@ -125,6 +125,7 @@ pub(crate) enum Verb {
 /// --verify it reads every job of the home and checks each invariant that must hold after any fault; anything that
 /// does not is listed, and the exit code is 1.
 #[derive(Debug, Args)]
+#[command(after_long_help = manual::DOCTOR)]
 pub(crate) struct DoctorArgs {
     /// Check every job of the home against the invariants
     #[arg(long)]

@@ -3,7 +3,7 @@
 use crate::budget::Budget;
 use crate::conduct::{Early, Happening, Policy, Stop};
 use crate::context::Context;
-use crate::done::Done;
+use crate::done::{self, Done};
 use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::live::Selection;
@@ -11,10 +11,12 @@ use crate::outlet::Ears;
 use crate::result::{JobData, Look, Show, failure_of, job_data, progress_in_words, took};
 use crate::vigil::{End, Ended, SetUpFailed, Streaming, Until, Vigil};
 use outlast_core::exit::{Exit, NotStarted};
+use outlast_core::id::JobId;
 use outlast_core::spec::Warning;
 use outlast_core::status::{State, is_paused};
 use outlast_core::time::Millis;
 use outlast_hand::admit::Refusal;
+use outlast_hand::clock;
 use outlast_hand::control::Watch;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
@@ -57,8 +59,14 @@ pub(crate) enum Arrival {
     Named,
 }
 
-/// Starts the keeper of a job that was just admitted.
+/// Starts the keeper of a job that was just admitted. A person is told here, and only here, what admission had to
+/// remark; answers for programs carry it each time.
 pub(crate) fn start_keeper(context: &Context, job: &Job, watch_output: bool) -> Result<Watch, Failure> {
+    if !context.json() {
+        for warning in &job.spec().manner.warnings {
+            done::warn(context, warning);
+        }
+    }
     let how = Launch { watch_output, environment: environment(), ..Launch::default() };
     launch(job, &how).map(|launched| launched.watch).map_err(|error| {
         Failure::new(failure::KEEPER_NOT_STARTED, format!("no keeper could be started for job {}", job.id()))
@@ -83,6 +91,9 @@ pub(crate) fn attend(
 ) -> Result<Done, Failure> {
     let Attendance { until, policy, budget, streaming, keys, progress, .. } = attendance;
     let streaming = if context.json() { Streaming::Never } else { streaming };
+    if !context.json() {
+        announce(&job, &attendance)?;
+    }
     let vigil = Vigil {
         context,
         home,
@@ -113,17 +124,26 @@ pub(crate) fn attend(
         data.state = State::Running;
         data.because = "its keeper says that it has started".to_owned();
     }
+    let unfinished = matches!(ended.end, End::Early(_)) && !look.is_final();
+    if unfinished && ended.stop.is_some() && data.state != State::Stopping {
+        // Told so by this call; what the keeper writes down of that comes a moment later.
+        data.state = State::Stopping;
+        data.because = "it was told to end".to_owned();
+    }
+    if unfinished && ended.stop == Some(Stop::Pause) && context.starts_work {
+        data.continue_command = Some(context.follow_up.same_call());
+    }
     let error = error_of(context, &job, &look, &data, &ended, budget);
     data.attached = (attendance.arrival != Arrival::Admitted && attendance.arrival != Arrival::Named)
         .then(|| look.attached());
     if attendance.arrival == Arrival::ByKey && look.facts.receipt.is_some() {
         data.effect = Some("noop");
     }
-    let mut warnings = look.facts.spec.manner.warnings.clone();
+    let mut warnings = if context.json() { look.facts.spec.manner.warnings.clone() } else { Vec::new() };
     warnings.extend(earlier_run(attendance.arrival, &data));
     let complete =
         ended.written && look.facts.receipt.is_some() && !is_paused(&look.facts) && ended.end != End::Reached;
-    let note = note_of(context, &ended, &look, &data, error.as_ref());
+    let note = note_of(context, &ended, &look, error.as_ref());
     let text = match (ended.end, context.json()) {
         (End::Reached, false) => format!("{}\n", job.id()).into_bytes(),
         _ => Vec::new(),
@@ -144,6 +164,25 @@ pub(crate) fn attend(
         leave: None,
         raw: false,
     })
+}
+
+/// Tells a person at once what they would else wonder about while nothing else is said.
+fn announce(job: &Job, attendance: &Attendance) -> Result<(), Failure> {
+    let attached = match attendance.arrival {
+        Arrival::Attached => true,
+        Arrival::ByKey => {
+            job.receipt().map_err(|error| failure::of_system("reading the receipt", &error))?.is_none()
+        }
+        Arrival::Admitted | Arrival::EarlierRun | Arrival::Named => false,
+    };
+    if attached {
+        let age = took(clock::unix_now().since(job.spec().admitted_at));
+        done::tell(&format!("attached to job {}, which began {age} ago", job.id()));
+    }
+    if attendance.keys {
+        done::tell("Ctrl-] detaches and leaves the command running");
+    }
+    Ok(())
 }
 
 /// Why the call is no success; `None` where it is one.
@@ -198,14 +237,21 @@ fn early_answer(
     early: Early,
     budget: Budget,
 ) -> Failure {
+    let saving = ended.stop == Some(Stop::Pause);
+    let budget_over = || {
+        let length = outlast_core::duration::format(Millis(budget.millis().unwrap_or(0)));
+        format!("the call's budget of {length} is over")
+    };
     let why = match early {
-        Early::Budget => {
-            let length = outlast_core::duration::format(Millis(budget.millis().unwrap_or(0)));
-            format!("the call's budget of {length} is over")
-        }
+        Early::Budget => budget_over(),
+        Early::Patience if saving => budget_over(),
         Early::Told(Happening::Terminate) => "SIGTERM was received".to_owned(),
         Early::Told(Happening::HangUp) => "SIGHUP was received".to_owned(),
-        Early::Told(Happening::OutputClosed) => "nobody reads the output any more".to_owned(),
+        Early::Told(Happening::OutputClosed) => match &ended.write_failed {
+            Some(error) => format!("writing the output failed ({error})"),
+            None => "nobody reads the output any more".to_owned(),
+        },
+        Early::Detached => "detached".to_owned(),
         Early::Told(_) => "the waiting was interrupted".to_owned(),
         Early::Patience => {
             format!("the tree was told to end, and its death is not proved after {}", took(context.elapsed()))
@@ -214,44 +260,35 @@ fn early_answer(
     let far = progress_in_words(&data.progress);
     let state = match (look.state(), &data.exit) {
         _ if look.facts.receipt.is_some() => "it has ended, and its output was not read whole".to_owned(),
+        _ if saving => "the command was told to save, and is being stopped".to_owned(),
         (State::Stopping, _) => "it is being stopped".to_owned(),
         _ if ended.stop.is_some() => "it is being stopped".to_owned(),
         (_, Some(exit)) => format!("the command ended ({exit}), and what it left behind is waited for"),
         (_, None) => format!("the work continues in the background ({far})"),
     };
-    Failure::new(failure::INCOMPLETE, format!("{why}; {state}"))
-        .fix("continue with", context.follow_up.job("wait", job.id(), &[]))
+    // The call itself is the way back to what it paused, and to the terminal it left.
+    let go_on = match context.starts_work && (saving || early == Early::Detached) {
+        true => context.follow_up.same_call(),
+        false => context.follow_up.job("wait", job.id(), &[]),
+    };
+    Failure::new(failure::INCOMPLETE, format!("{why}; {state}")).fix("continue with", go_on)
 }
 
 /// What a person is told in place of the error's own line; empty for nothing.
-fn note_of(
-    context: &Context,
-    ended: &Ended,
-    look: &Look,
-    data: &JobData,
-    error: Option<&Failure>,
-) -> Option<String> {
+fn note_of(context: &Context, ended: &Ended, look: &Look, error: Option<&Failure>) -> Option<String> {
     if context.json() {
         return None;
     }
-    match (error, &data.continue_command, &data.cancel_command) {
-        (None, Some(wait), Some(cancel)) if ended.end == End::Reached => Some(format!(
-            "job {} has started; wait for it with `{wait}`; cancel it with `{cancel}`",
-            data.job_id
-        )),
-        (None, ..) => None,
-        (Some(error), _, Some(cancel))
-            if error.exit_code == failure::INCOMPLETE.exit && error.code == failure::INCOMPLETE.code =>
-        {
-            Some(format!("{}; cancel with `{cancel}`", error.line()))
-        }
+    match error {
+        None if ended.end == End::Reached => Some(format!("job {} has started", look.facts.spec.job_id)),
+        None => None,
         // A command that ended by itself has said what it had to say, and its exit code says the rest.
-        (Some(error), ..)
+        Some(error)
             if error.code == "COMMAND_FAILED" && look.facts.receipt.as_ref().is_some_and(plain_exit) =>
         {
             Some(String::new())
         }
-        _ => None,
+        Some(_) => None,
     }
 }
 
@@ -273,6 +310,23 @@ fn earlier_run(arrival: Arrival, data: &JobData) -> Option<Warning> {
     })
 }
 
+/// What to do about an attempt that may live: one that has its keeper is waited for or stopped, any other is settled.
+fn not_proved_dead(context: &Context, id: JobId, failure: Failure) -> Failure {
+    let lost = || {
+        let home = context.existing_home().ok()??;
+        let job = home.job(id).ok()??;
+        Some(Look::at(&job).ok()?.state() == State::Unknown)
+    };
+    if lost() == Some(true) {
+        return failure.fix("nothing was started; settle it first", context.follow_up.job("settle", id, &[]));
+    }
+    let wait = context.follow_up.job("wait", id, &[]);
+    failure.fix(
+        format!("nothing was started, for it still runs; wait for it with `{wait}`, or stop it with"),
+        context.follow_up.job("cancel", id, &[]),
+    )
+}
+
 /// Why nothing was admitted, as its caller is told.
 pub(crate) fn refused(context: &Context, refusal: Refusal) -> Failure {
     let message = refusal.to_string();
@@ -284,11 +338,7 @@ pub(crate) fn refused(context: &Context, refusal: Refusal) -> Failure {
         Refusal::WorkspaceUnknown { job_id } => new(failure::WORKSPACE_UNKNOWN)
             .fix("nothing was started; settle that job with", context.follow_up.job("settle", *job_id, &[]))
             .context(serde_json::json!({ "job_id": job_id })),
-        Refusal::NotProvedDead { job_id } => new(failure::NOT_PROVED_DEAD)
-            .fix(
-                "nothing was started; stop or settle it first",
-                context.follow_up.job("settle", *job_id, &[]),
-            )
+        Refusal::NotProvedDead { job_id } => not_proved_dead(context, *job_id, new(failure::NOT_PROVED_DEAD))
             .context(serde_json::json!({ "job_id": job_id })),
         Refusal::NotTheLatest { latest, .. } => new(failure::NOT_THE_LATEST)
             .fix("nothing was started; name the latest attempt", context.follow_up.job("retry", *latest, &[]))

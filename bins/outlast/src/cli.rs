@@ -8,9 +8,11 @@ use crate::done::{Done, finish};
 use crate::envelope::{self, Answer};
 use crate::failure::{self, Failure};
 use crate::outlet::{Outlet, Which};
+use crate::quote;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use outlast_hand::clock;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
+use std::io::Write;
 
 /// Answers one call.
 pub(crate) fn run(words: Vec<OsString>) -> u8 {
@@ -78,22 +80,37 @@ fn name(verb: &Verb) -> &'static str {
 /// Words that are no call: help and version are printed, all else is a wrong argument, in the form that was asked for.
 fn not_understood(error: &clap::Error, words: &[OsString], terminals: Terminals) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // Nobody reading on is no failure of ours.
-        let _ = error.print();
-        return 0;
+        // Nobody reading on is no failure of ours; a text that could not be written is.
+        return match error.print().and_then(|()| std::io::stdout().flush()) {
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                let failed = Failure::new(failure::UNAVAILABLE, "writing the text to standard output failed")
+                    .because_of(&error);
+                say(&failed.into(), "outlast", Format::Text)
+            }
+            _ => 0,
+        };
     }
+    let separated = with_separator(error, words);
     let format = asked_format(words).unwrap_or(terminals.default_format());
     if format == Format::Text {
         let _ = error.print();
+        if let Some(line) = &separated {
+            let hint = format!("hint: put the command after --: {line}\n");
+            Outlet::new(Which::Stderr).write_all(hint.as_bytes(), None, None);
+        }
         return failure::BAD_ARGUMENT.exit;
     }
     let (command, help) = attempted(words);
     let text = error.render().to_string();
     let message = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "no command was named".to_owned(),
-        _ => text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_owned(),
+        _ => summary(&text),
     };
-    let mut failure = Failure::new(failure::BAD_ARGUMENT, message).detail(text).fix(suggestion(error), help);
+    let failure = Failure::new(failure::BAD_ARGUMENT, message).detail(text);
+    let mut failure = match separated {
+        Some(line) => failure.fix("nothing was done; put the command after --:", line),
+        None => failure.fix(suggestion(error), help),
+    };
     failure.context = error.get(ContextKind::InvalidArg).and_then(|value| match value {
         ContextValue::String(argument) => {
             Some(serde_json::json!({ "_source": "external", "_trusted": false, "argument": argument }))
@@ -101,6 +118,35 @@ fn not_understood(error: &clap::Error, words: &[OsString], terminals: Terminals)
         _ => None,
     });
     say(&failure.into(), command, format)
+}
+
+/// What is wrong, in one line: the first, and what is listed below it where that ends at a colon.
+fn summary(text: &str) -> String {
+    let mut lines = text.lines();
+    let first = lines.next().unwrap_or_default().trim_start_matches("error: ");
+    if !first.ends_with(':') {
+        return first.to_owned();
+    }
+    let listed: Vec<&str> = lines.take_while(|line| !line.trim().is_empty()).map(str::trim).collect();
+    format!("{first} {}", listed.join(", "))
+}
+
+/// The call that was meant where the command of `run` does not stand behind `--`.
+fn with_separator(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let Some(ContextValue::String(unexpected)) = error.get(ContextKind::InvalidArg) else { return None };
+    if error.kind() != ErrorKind::UnknownArgument
+        || unexpected.starts_with('-')
+        || attempted(words).0 != "run"
+        || words.iter().any(|word| word == "--")
+    {
+        return None;
+    }
+    let run = words.iter().position(|word| word == "run")?;
+    let at = run + 1 + words[run + 1..].iter().position(|word| word == unexpected.as_str())?;
+    let program = std::iter::once(OsStr::new("outlast"));
+    let before = words[1..at].iter().map(OsString::as_os_str);
+    let after = words[at..].iter().map(OsString::as_os_str);
+    Some(quote::line(program.chain(before).chain([OsStr::new("--")]).chain(after)))
 }
 
 fn suggestion(error: &clap::Error) -> &'static str {
@@ -149,14 +195,16 @@ fn attempted(words: &[OsString]) -> (&'static str, String) {
         "completions",
         "schema",
     ];
-    let plain: Vec<&str> = words
-        .iter()
-        .skip(1)
-        .filter_map(|word| word.to_str())
-        .take_while(|word| *word != "--")
-        .filter(|word| !word.starts_with('-'))
-        .take(2)
-        .collect();
+    let mut plain: Vec<&str> = Vec::new();
+    let mut words = words.iter().skip(1).filter_map(|word| word.to_str()).take_while(|word| *word != "--");
+    while let Some(word) = words.next().filter(|_| plain.len() < 2) {
+        match word {
+            // What follows is its value.
+            "--home" | "--output" | "--color" => drop(words.next()),
+            word if word.starts_with('-') => {}
+            word => plain.push(word),
+        }
+    }
     let meant = plain.join(" ");
     let found = COMMANDS.iter().find(|name| meant == **name || meant.starts_with(&format!("{name} ")));
     match found {
@@ -173,6 +221,7 @@ fn say(answer: &Answer, command: &str, format: Format) -> u8 {
         }
         (Format::Text, None) => (Which::Stderr, Vec::new()),
     };
+    // What is said here is a failure already, which a failed write does not change.
     Outlet::new(which).write_all(&text, None, None);
     answer.exit_code()
 }
@@ -199,11 +248,34 @@ mod tests {
     }
 
     #[test]
+    fn what_is_missing_is_named() {
+        let text = "error: the following required arguments were not provided:\n  <JOB>\n  <N>\n\nUsage: x\n";
+        assert_eq!(summary(text), "the following required arguments were not provided: <JOB>, <N>");
+        assert_eq!(summary("error: unexpected argument\n\nUsage: x\n"), "unexpected argument");
+    }
+
+    #[test]
+    fn a_command_without_its_separator_is_understood() {
+        for (line, meant) in [
+            ("outlast run sleep 1", Some("outlast run -- sleep 1")),
+            ("/x/outlast run --budget 1s sleep -v", Some("outlast run --budget 1s -- sleep -v")),
+            ("outlast run --nonsense", None),
+            ("outlast run -- sleep --budget", None),
+            ("outlast job wait a b", None),
+        ] {
+            let words = words(line);
+            let found = Cli::read(&words).err().and_then(|error| with_separator(&error, &words));
+            assert_eq!(found.as_deref(), meant, "{line}");
+        }
+    }
+
+    #[test]
     fn the_command_that_was_meant() {
         for (line, name) in [
             ("outlast run --nonsense -- x", "run"),
             ("outlast job wait", "job wait"),
             ("outlast job wait a b", "job wait"),
+            ("outlast --output text run x", "run"),
             ("outlast job nonsense", "outlast"),
             ("outlast", "outlast"),
         ] {

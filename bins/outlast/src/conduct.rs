@@ -3,11 +3,15 @@
 //! The rule behind it: the work is never lost to the call. Whatever ends the call early leaves the command running and
 //! says so, unless the caller asked for the opposite: by `--on-limit stop`, by `--no-detach`, or by Ctrl-C.
 
+use outlast_core::time::Millis;
+
 /// What the caller asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Policy {
     /// What the end of the budget does.
     pub(crate) at_limit: AtLimit,
+    /// The most grace that a stop for the end of the budget gives; `None` for the job's own.
+    pub(crate) grace_at_limit: Option<Millis>,
     /// What Ctrl-C does.
     pub(crate) interrupt: OnInterrupt,
 }
@@ -73,6 +77,8 @@ pub(crate) enum Early {
     Told(Happening),
     /// The tree does not end in time.
     Patience,
+    /// The person at the terminal detached.
+    Detached,
 }
 
 /// What to do.
@@ -168,7 +174,8 @@ mod tests {
     use super::*;
     use Happening::{BudgetOver, HangUp, Interrupt, Lost, OutputClosed, PatienceOver, Settled, Terminate};
 
-    const FOREGROUND: Policy = Policy { at_limit: AtLimit::GoesOn, interrupt: OnInterrupt::StopsJob };
+    const FOREGROUND: Policy =
+        Policy { at_limit: AtLimit::GoesOn, grace_at_limit: None, interrupt: OnInterrupt::StopsJob };
     const BOUND: Policy = Policy { at_limit: AtLimit::Stops, ..FOREGROUND };
     const PAUSING: Policy = Policy { at_limit: AtLimit::Pauses, ..FOREGROUND };
     const WAITING: Policy = Policy { interrupt: OnInterrupt::EndsWaiting, ..FOREGROUND };

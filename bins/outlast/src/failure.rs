@@ -26,8 +26,10 @@ pub(crate) const VIOLATIONS_FOUND: Kind = kind("VIOLATIONS_FOUND", 1);
 pub(crate) const BAD_ARGUMENT: Kind = kind("BAD_ARGUMENT", 2);
 pub(crate) const AMBIGUOUS_ID: Kind = kind("AMBIGUOUS_ID", 2);
 pub(crate) const DETACH_REFUSED: Kind = kind("DETACH_REFUSED", 2);
+pub(crate) const SECRET_IN_COMMAND: Kind = kind("SECRET_IN_COMMAND", 2);
 pub(crate) const TOO_LARGE: Kind = kind("TOO_LARGE", 2);
 pub(crate) const HOME_NOT_SET: Kind = kind("HOME_NOT_SET", 4);
+pub(crate) const HOME_UNUSABLE: Kind = kind("HOME_UNUSABLE", 4);
 pub(crate) const CWD_NOT_FOUND: Kind = kind("CWD_NOT_FOUND", 4);
 pub(crate) const SECRET_NOT_MASKABLE: Kind = kind("SECRET_NOT_MASKABLE", 4);
 pub(crate) const SECRET_NOT_SET: Kind = kind("SECRET_NOT_SET", 4);
@@ -219,10 +221,22 @@ pub(crate) fn of_system(doing: &str, error: &io::Error) -> Failure {
     }
 }
 
+/// Whether a path is taken by what is no folder, which no second call changes.
+fn is_no_folder(error: &io::Error) -> bool {
+    use io::ErrorKind::{AlreadyExists, NotADirectory};
+    matches!(error.kind(), AlreadyExists | NotADirectory)
+}
+
 impl From<HomeError> for Failure {
     fn from(error: HomeError) -> Failure {
         match &error {
             HomeError::Nowhere => Failure::new(HOME_NOT_SET, error.to_string()).before_anything(),
+            HomeError::Unusable { source, .. } if is_no_folder(source) => {
+                Failure::new(HOME_UNUSABLE, error.to_string())
+                    .because_of(source)
+                    .before_anything()
+                    .suggest("name a folder with --home or OUTLAST_HOME; it is made where there is none")
+            }
             HomeError::Unusable { path, source } => {
                 let mut failure =
                     of_system(&format!("opening the home for jobs, {},", path.display()), source);

@@ -8,6 +8,7 @@ use outlast_core::id::Cursor;
 use outlast_hand::job::Job;
 use outlast_hand::log::{LogReader, gap_cause};
 use std::collections::VecDeque;
+use std::io;
 
 /// Bytes asked for at once.
 const CHUNK: usize = 128 << 10;
@@ -54,6 +55,12 @@ pub(crate) struct Live {
     views: Option<[View; 2]>,
     log: Option<LogReader>,
     cursor: u64,
+    /// Where that began of which the last is waiting to be written.
+    filled_from: u64,
+    /// Each byte that waits is one of the log, and no byte of the log lies between them.
+    exact: bool,
+    /// Why standard output cannot be written, where it is not that nobody reads.
+    failed: Option<io::Error>,
     waiting: VecDeque<Piece>,
     /// The log may hold more than was read.
     more: bool,
@@ -84,6 +91,9 @@ impl Live {
             views,
             log: None,
             cursor: selection.from,
+            filled_from: selection.from,
+            exact: false,
+            failed: None,
             waiting: VecDeque::new(),
             more: true,
             blocked: None,
@@ -107,9 +117,19 @@ impl Live {
         self.blocked
     }
 
-    /// How far it was read.
+    /// How far it was read and written: whoever goes on from there misses nothing.
     pub(crate) fn cursor(&self) -> u64 {
-        self.cursor
+        let waiting: usize = self.waiting.iter().map(|piece| piece.bytes.len() - piece.written).sum();
+        match waiting {
+            0 => self.cursor,
+            waiting if self.exact => self.cursor.saturating_sub(waiting as u64).max(self.filled_from),
+            _ => self.filled_from,
+        }
+    }
+
+    /// Why standard output could not be written, where it is not that nobody reads.
+    pub(crate) fn into_failure(self) -> Option<io::Error> {
+        self.failed
     }
 
     /// Writes what can be written now; `last` says that nothing more will come. True where nobody reads standard
@@ -143,7 +163,10 @@ impl Live {
                     return Ok(false);
                 }
                 Ok(count) => piece.written += count,
-                Err(_) if piece.to == Which::Stdout => return Ok(true),
+                Err(error) if piece.to == Which::Stdout => {
+                    self.failed = Some(error).filter(|error| error.kind() != io::ErrorKind::BrokenPipe);
+                    return Ok(true);
+                }
                 // Who closed standard error does not want it.
                 Err(_) => piece.written = piece.bytes.len(),
             }
@@ -165,6 +188,10 @@ impl Live {
             Failure::new(failure::UNAVAILABLE, "reading the output failed").because_of(&error)
         })?;
         self.more = outcome.tail == Tail::More && outcome.next > self.cursor;
+        self.filled_from = self.cursor;
+        self.exact = self.views.is_none()
+            && self.selection.stream.is_none()
+            && outcome.items.iter().all(|item| matches!(item, Item::Data { .. }));
         // A cursor past the end is not moved back: what is there now lies before what was asked for.
         self.cursor = self.cursor.max(outcome.next);
         for item in outcome.items {

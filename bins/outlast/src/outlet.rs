@@ -46,6 +46,8 @@ pub(crate) enum Written {
     Whole,
     /// Nobody reads any more.
     Closed,
+    /// It cannot be written: no space, a device that fails.
+    Failed(Errno),
     /// The time is over.
     OutOfTime,
     /// A second signal came: leave.
@@ -118,7 +120,10 @@ impl Outlet {
             }
             match self.write_some(bytes) {
                 Ok(count) => bytes = &bytes[count..],
-                Err(_) => return Written::Closed,
+                Err(error) => {
+                    let errno = Errno::from_io_error(&error).filter(|errno| *errno != Errno::PIPE);
+                    return errno.map_or(Written::Closed, Written::Failed);
+                }
             }
         }
         Written::Whole

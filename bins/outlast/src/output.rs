@@ -18,6 +18,9 @@ const EITHER_END: u64 = 4 << 20;
 /// Bytes asked for at once.
 const CHUNK: usize = 256 << 10;
 
+/// Reads after which the end of a growing log is far enough.
+const READS_TO_THE_END: usize = 64;
+
 /// Gaps that are listed.
 const GAPS_LISTED: usize = 16;
 
@@ -200,6 +203,23 @@ pub(crate) fn of_job(job: &Job, receipt: Option<&Receipt>, limit: usize) -> Resu
     let committed = job.committed().map_or(0, |cursor| cursor.0);
     gather(receipt, committed, limit, |cursor, most| log.read_from(Cursor(cursor), most))
         .map_err(|error| error.to_string())
+}
+
+/// How far a job's output goes by now, what is not yet committed included: what it wrote a moment ago counts.
+pub(crate) fn end_of(job: &Job) -> Result<Cursor, String> {
+    let mut end = job.committed().map_err(|error| error.to_string())?;
+    // Where the log cannot be read, what is committed is known all the same.
+    let Ok(mut log) = job.log() else { return Ok(end) };
+    // Bounded, for a command may write as fast as this reads.
+    for _ in 0..READS_TO_THE_END {
+        let Ok(outcome) = log.read_from(end, CHUNK) else { break };
+        let moved = outcome.next > end.0;
+        end = Cursor(outcome.next.max(end.0));
+        if outcome.tail != Tail::More || !moved {
+            break;
+        }
+    }
+    Ok(end)
 }
 
 /// The last `limit` bytes of text that a job wrote, both streams together.

@@ -16,11 +16,12 @@ use outlast_core::status::{JobFacts, Projection, State, is_paused, known_exit, p
 use outlast_core::time::{Millis, UnixMicros};
 use outlast_core::verdict::judge;
 use outlast_core::{duration, evidence};
-use outlast_hand::clock;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
+use outlast_hand::{clock, control};
 use serde::Serialize;
 use std::num::NonZeroU32;
+use std::time::Duration;
 
 /// Characters of a command that answers show.
 const PREVIEW: usize = 200;
@@ -153,6 +154,14 @@ impl Look {
         AttachedData { started_at: started.map(rfc3339::format), ended_at: ended.map(rfc3339::format) }
     }
 
+    /// Where the next write to its standard input begins. The keeper knows; the ledger is written a moment later.
+    pub(crate) fn stdin_taken(&self, job: &Job) -> Cursor {
+        match control::write_stdin(job, Cursor(0), &[], false, Duration::ZERO) {
+            Ok(answer) => answer.taken,
+            Err(_) => self.facts.ledger.stdin.map_or(Cursor(0), |(offset, _)| offset),
+        }
+    }
+
     /// The deadline of the whole work; 0 for none.
     pub(crate) fn timeout_ms(&self) -> u64 {
         self.facts.spec.work.limits.deadline.map_or(0, |deadline| deadline.0)
@@ -261,20 +270,23 @@ fn output_data(job: &Job, facts: &JobFacts, show: Show) -> Result<OutputData, St
             output::of_job(job, receipt, limit)
         }
         Show::Counts => {
-            let committed = job.committed().map_err(|error| error.to_string())?;
-            Ok(counts(receipt, committed, None))
+            let end = match receipt {
+                Some(receipt) => receipt.output.final_cursor,
+                None => output::end_of(job)?,
+            };
+            Ok(counts(receipt, end, None))
         }
     }
 }
 
-fn counts(receipt: Option<&Receipt>, committed: Cursor, text: Option<String>) -> OutputData {
+fn counts(receipt: Option<&Receipt>, end: Cursor, text: Option<String>) -> OutputData {
     let output = receipt.map(|receipt| &receipt.output);
     let stream = |bytes| StreamData { text: text.clone(), bytes, truncated: false, lossy: false };
     OutputData {
         stdout: stream(output.and_then(|output| output.stdout_bytes)),
         stderr: stream(output.and_then(|output| output.stderr_bytes)),
         final_cursor: output.map(|output| output.final_cursor),
-        cursor: output.is_none().then_some(committed),
+        cursor: output.is_none().then_some(end),
         gaps: Vec::new(),
         read_more_command: None,
         read_more_at: (text.is_none() && output.is_none_or(|output| output.final_cursor > Cursor(0)))
@@ -324,7 +336,7 @@ pub(crate) fn failure_of(
     };
     if is_paused(facts) {
         return Some(
-            Failure::new(failure::INCOMPLETE, "paused with its work saved, to be continued from there")
+            Failure::new(failure::INCOMPLETE, "paused; the same call continues from what it saved last")
                 .fix("continue with", continue_paused(context, job)),
         );
     }

@@ -9,7 +9,7 @@ use outlast_hand::clock;
 use outlast_hand::home::{Home, fill_random};
 use outlast_sys::signals::SignalFd;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::process::Signal;
 use std::io;
@@ -62,6 +62,11 @@ pub(crate) fn spool(
                     .before_anything()
                     .suggest("nothing was started; name a file that can be read")
             })?;
+            let kind = rustix::fs::fstat(&file).map(|stat| FileType::from_raw_mode(stat.st_mode));
+            if kind == Ok(FileType::Directory) {
+                return Err(Failure::new(failure::BAD_ARGUMENT, format!("--stdin {shown} is a folder"))
+                    .suggest("nothing was started; name a file, - or open"));
+            }
             copy(home, file.as_fd(), &format!("--stdin {shown}"), until, signals)
         }
     }

@@ -1,6 +1,7 @@
 //! A person's terminal while `run --tty` is attached: keys go to the command, and so does the window's size.
 
-use crate::failure::{self, Failure};
+use crate::failure::Failure;
+use crate::result::Look;
 use outlast_core::id::Cursor;
 use outlast_core::time::{Millis, Mono};
 use outlast_hand::job::Job;
@@ -43,8 +44,8 @@ impl Keys {
     pub(crate) fn take(job: &Job) -> Result<Option<Keys>, Failure> {
         let terminal = rustix::stdio::stdin();
         let Ok(raw) = RawMode::enter(terminal) else { return Ok(None) };
-        let look = job.look().map_err(|error| failure::of_system("reading the job", &error))?;
-        let offset = look.ledger.stdin.map_or(Cursor(0), |(offset, _)| offset);
+        // Keys that an earlier call passed on are counted there: begun too low, the first of ours would pass for them.
+        let offset = Look::at(job)?.stdin_taken(job);
         Ok(Some(Keys { _raw: raw, terminal, waiting: Vec::new(), offset, retry_at: None, open: true }))
     }
 

@@ -6,6 +6,7 @@
 use crate::budget::Budget;
 use crate::conduct::{Act, AtLimit, Conduct, Early, Happening, Policy, Stop};
 use crate::context::Context;
+use crate::done;
 use crate::failure::{self, Failure};
 use crate::live::{Live, Selection};
 use crate::outlet::{self, Outlet, Which, timespec};
@@ -40,6 +41,9 @@ const STOP_AGAIN: Millis = Millis(1_000);
 
 /// What a stop may take beyond the job's grace: linger, drain, and a machine under load.
 const PATIENCE: Millis = Millis(20_000);
+
+/// How long past its budget a call waits for the save of the command it pauses.
+const SAVE_PATIENCE: Millis = Millis(1_700);
 
 /// How often the line about progress is renewed.
 const PROGRESS_EVERY: Millis = Millis(1_000);
@@ -109,6 +113,8 @@ pub(crate) struct Ended {
     pub(crate) written: bool,
     /// How far output was read for that.
     pub(crate) cursor: u64,
+    /// Why standard output could not be written, where it is not that nobody reads.
+    pub(crate) write_failed: Option<io::Error>,
 }
 
 /// Why the waiting ended.
@@ -149,13 +155,19 @@ fn meaning(signal: i32) -> Option<Happening> {
     }
 }
 
+/// How a stop treats what does not end by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// KILL after the job's grace.
+    Ordinary,
+    /// KILL after its grace, and after so long at most.
+    Within(Millis),
+    /// KILL at once.
+    Force,
+}
+
 /// A request to stop `job`, with an id of its own.
-pub(crate) fn stop_request(
-    job: &Job,
-    stop: Stop,
-    budget: Budget,
-    force: bool,
-) -> Result<StopRequest, Failure> {
+pub(crate) fn stop_request(job: &Job, stop: Stop, budget: Budget, how: How) -> Result<StopRequest, Failure> {
     let mut random = [0; 8];
     home::fill_random(&mut random)
         .map_err(|error| failure::of_system("making an id for the stop", &error))?;
@@ -164,7 +176,11 @@ pub(crate) fn stop_request(
         id: format!("{prefix}{}", outlast_core::bytes::hex(&random)),
         job_id: job.id(),
         generation: job.spec().generation,
-        force,
+        force: how == How::Force,
+        grace: match how {
+            How::Within(most) => Some(job.spec().manner.grace.min(most)),
+            How::Ordinary | How::Force => None,
+        },
         reason: match stop {
             Stop::CallBudget => StopReason::CallBudget { after_ms: budget.millis().unwrap_or(0) },
             Stop::Pause => StopReason::Pause,
@@ -186,6 +202,9 @@ struct Standing<'a> {
     stdout_open: bool,
     /// Output was dropped because nobody reads it.
     unwritten: bool,
+    /// How far output was read when that was seen.
+    cursor: u64,
+    write_failed: Option<io::Error>,
     settled: bool,
     /// Output may have been logged since it was looked at.
     output_came: bool,
@@ -214,7 +233,8 @@ impl Vigil<'_> {
             set_up: standing.set_up,
             stop: standing.conduct.stop(),
             written: !standing.unwritten && standing.live.as_ref().is_none_or(Live::is_drained),
-            cursor: standing.live.as_ref().map_or(0, Live::cursor),
+            cursor: standing.live.as_ref().map_or(standing.cursor, Live::cursor),
+            write_failed: standing.write_failed,
         })
     }
 }
@@ -236,6 +256,8 @@ impl<'a> Standing<'a> {
             stderr: Outlet::new(Which::Stderr),
             stdout_open: true,
             unwritten: false,
+            cursor: vigil.selection.from,
+            write_failed: None,
             output_came: true,
             log_end: None,
             settled: false,
@@ -348,17 +370,37 @@ impl<'a> Standing<'a> {
 
     fn take(&mut self, happening: Happening) -> Result<Option<End>, Failure> {
         let act = self.conduct.on(happening);
+        let context = self.vigil.context;
+        if happening == Happening::Interrupt
+            && act == Act::Stop(Stop::Asked)
+            && (!context.json() || context.terminals.stderr)
+        {
+            self.clear_progress();
+            done::tell("stopping the job; Ctrl-C again leaves it to stop by itself");
+        }
         if let Act::Stop(stop) | Act::StopAndAnswer(stop, _) = act {
-            let request = stop_request(self.vigil.job, stop, self.vigil.budget, false)?;
+            let how = match (stop, self.vigil.policy.grace_at_limit) {
+                (Stop::CallBudget, Some(most)) => How::Within(most),
+                _ => How::Ordinary,
+            };
+            let request = stop_request(self.vigil.job, stop, self.vigil.budget, how)?;
             let now = clock::mono_now();
-            self.patience_ends = Some(now.plus(self.vigil.job.spec().manner.grace).plus(PATIENCE));
+            self.patience_ends = Some(match (stop, happening) {
+                // This caller has no time beyond its budget; the save goes on without it.
+                (Stop::Pause, Happening::BudgetOver) => now.plus(SAVE_PATIENCE),
+                _ => now.plus(self.vigil.job.spec().manner.grace).plus(PATIENCE),
+            });
             self.stop = Some((request, now));
             self.send_stop(now);
         }
         if happening == Happening::OutputClosed {
             self.stdout_open = false;
             // What was not written stays unwritten, and the result counts as not handed over.
-            self.unwritten = self.live.take().is_some();
+            if let Some(live) = self.live.take() {
+                self.unwritten = true;
+                self.cursor = live.cursor();
+                self.write_failed = live.into_failure();
+            }
         }
         Ok(match act {
             Act::WaitOn | Act::Stop(_) => None,
@@ -439,7 +481,7 @@ impl<'a> Standing<'a> {
             && let Some(keys) = &mut self.keys
             && keys.read() == crate::terminal::Read::Detach
         {
-            return Ok(Some(End::Early(Early::Told(Happening::Interrupt))));
+            return Ok(Some(End::Early(Early::Detached)));
         }
         Ok(None)
     }
@@ -538,7 +580,7 @@ impl<'a> Standing<'a> {
         let job = self.vigil.job;
         let Ok(look) = Look::at(job) else { return };
         let progress = job.progress().unwrap_or_else(|| outlast_core::progress::Progress {
-            done: job.committed().map_or(0, |cursor| cursor.0),
+            done: crate::output::end_of(job).map_or(0, |cursor| cursor.0),
             total: None,
             unit: Some("bytes".to_owned()),
         });
@@ -576,5 +618,8 @@ struct Ready {
 }
 
 /// The policy of a call that waits for a job and leaves it alone.
-pub(crate) const LEAVE_ALONE: Policy =
-    Policy { at_limit: AtLimit::GoesOn, interrupt: crate::conduct::OnInterrupt::EndsWaiting };
+pub(crate) const LEAVE_ALONE: Policy = Policy {
+    at_limit: AtLimit::GoesOn,
+    grace_at_limit: None,
+    interrupt: crate::conduct::OnInterrupt::EndsWaiting,
+};

@@ -109,8 +109,9 @@ pub(crate) enum Which {
 ///
 /// TERM to the whole tree, KILL after the job's grace. Answers 0 once the death is proved; while it is not, 14 with the
 /// state `stopping`, and the stop goes on by itself. A job that is settled already is left as it is, and the answer is 0
-/// with the receipt it has.
+/// with the receipt it has. A paused job gives up what it saved: the call that started it begins anew.
 #[derive(Debug, Args)]
+#[command(after_long_help = manual::CANCEL)]
 pub(crate) struct CancelArgs {
     /// The job, by its id or a beginning of it
     #[arg(value_name = "JOB")]
@@ -132,6 +133,7 @@ pub(crate) struct CancelArgs {
 /// job's mark, and with --yes records the word under that name. It frees the key and the workspace, and is no death
 /// proof.
 #[derive(Debug, Args)]
+#[command(after_long_help = manual::SETTLE)]
 pub(crate) struct SettleArgs {
     /// The job, by its id or a beginning of it
     #[arg(value_name = "JOB")]
@@ -152,6 +154,7 @@ pub(crate) struct SettleArgs {
 /// The same command with the same input, in the caller's environment of now, once the death of the attempt before is
 /// proved. Nothing is ever retried unless this command, or the identical call of a resumable command, asks for it.
 #[derive(Debug, Args)]
+#[command(after_long_help = manual::RETRY)]
 pub(crate) struct RetryArgs {
     /// The job, by its id or a beginning of it
     #[arg(value_name = "JOB")]
@@ -171,6 +174,7 @@ pub(crate) struct RetryArgs {
 ///
 /// Each thing that must be known before it is settled, the one authority that owes it, and the receipt that settled it.
 #[derive(Debug, Args)]
+#[command(after_long_help = manual::EXPLAIN)]
 pub(crate) struct ExplainArgs {
     /// The job, by its id or a beginning of it
     #[arg(value_name = "JOB")]
@@ -216,6 +220,7 @@ pub(crate) struct ResizeArgs {
 ///
 /// A settled job goes 24 hours after its end, its key is answered for 30 days after that. What is not settled stays.
 #[derive(Debug, Args)]
+#[command(after_long_help = manual::GC)]
 pub(crate) struct GcArgs {
     /// How long finished jobs are kept
     #[arg(long, value_name = "DURATION", value_parser = values::duration, default_value = "24h")]

@@ -43,8 +43,8 @@ Signals to this call:
 Exit codes:
   0         the command succeeded; with --background or --service: it has started
   1         JOB_LOST: how the command ended is not known
-  2         wrong arguments, or DETACH_REFUSED; nothing was started
-  4         a precondition: CWD_NOT_FOUND, SECRET_NOT_SET, INPUT_INCOMPLETE, CONTAINMENT_UNAVAILABLE; nothing was started
+  2         wrong arguments, DETACH_REFUSED, SECRET_IN_COMMAND; nothing was started
+  4         a precondition: HOME_UNUSABLE, CWD_NOT_FOUND, SECRET_NOT_SET, INPUT_INCOMPLETE, CONTAINMENT_UNAVAILABLE; nothing was started
   6         KEY_CONFLICT, WORKSPACE_UNKNOWN, NOT_PROVED_DEAD; nothing was started
   10        TIMEOUT, STALLED: the whole tree was ended, and that is proved
   12        unavailable for now (storage, keeper)
@@ -82,7 +82,7 @@ pub(crate) const JOB: &str = "\
 States:
   starting   admitted; its process does not exist yet
   running    it runs
-  paused     ended with its work saved; the identical call continues it
+  paused     ended to be continued; the identical call goes on from what it saved last
   stopping   its tree is being ended; no proof of its death yet
   unknown    its keeper is lost and nothing proves its end: `outlast job settle`
   settled    there is a receipt
@@ -128,3 +128,68 @@ A job that has ended takes nothing: the answer is 0 with `data.effect` `noop` an
 Examples:
   printf 'yes\\n' | outlast job stdin 7k2m9q
   outlast job stdin 7k2m9q --close < /dev/null";
+
+/// After `outlast job cancel --help`.
+pub(crate) const CANCEL: &str = "\
+Exit codes:
+  0    stopped, and that is proved; or it was over already (`data.effect` `noop`); or its save was given up
+  1    JOB_LOST: its keeper is lost, and nothing proves its end
+  5    no such job
+  6    STOP_STALE: the stop was meant for an attempt that is over
+  14   it is being stopped; the same call waits for the proof
+
+Examples:
+  outlast job cancel 7k2m9q
+  outlast job cancel --force 7k2m9q";
+
+/// After `outlast job settle --help`.
+pub(crate) const SETTLE: &str = "\
+Exit codes:
+  0    settled, or the word was recorded; or it was before (`data.effect` `noop`)
+  4    KEEPER_LIVES; DEATH_NOT_PROVED; CONFIRMATION_REQUIRED: look at what it lists, then add --yes
+  5    no such job
+  14   its tree is being ended; the same call goes on
+
+Examples:
+  outlast job settle 7k2m9q
+  outlast job settle 7k2m9q --attest ada";
+
+/// After `outlast job retry --help`.
+pub(crate) const RETRY: &str = "\
+Exit codes:
+  as `outlast run` would answer for the new attempt; nothing was started at
+  4    a secret is not set, or the input of the attempt before is not kept
+  5    no such job
+  6    NOT_PROVED_DEAD: the attempt before may live; NOT_THE_LATEST
+
+Examples:
+  outlast job retry 7k2m9q";
+
+/// After `outlast job explain --help`.
+pub(crate) const EXPLAIN: &str = "\
+Exit codes:
+  0    explained, whatever the state
+  5    no such job
+
+Examples:
+  outlast job explain 7k2m9q";
+
+/// After `outlast job gc --help`.
+pub(crate) const GC: &str = "\
+Exit codes:
+  0    removed what there was to remove
+  12   storage is unavailable for now
+
+Examples:
+  outlast job gc --keep 1h";
+
+/// After `outlast doctor --help`.
+pub(crate) const DOCTOR: &str = "\
+Exit codes:
+  0    reported; with --verify: and no invariant is violated
+  1    VIOLATIONS_FOUND: `data.verify.violations` lists them
+  4    HOME_NOT_SET, HOME_UNUSABLE
+
+Examples:
+  outlast doctor
+  outlast doctor --verify";

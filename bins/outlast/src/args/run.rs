@@ -101,7 +101,8 @@ pub(crate) struct RunArgs {
     /// With --resume: pause at the budget instead of going on in the background
     ///
     /// When the budget ends, or on SIGTERM, the command is told to save (SIGTERM) and then ended; the answer is 14 with
-    /// the state `paused`, and the command that continues is this same call.
+    /// the state `paused`, and the command that continues is this same call. Where it is still saving 2 seconds after
+    /// the budget, the state is `stopping`, and the same call waits for it.
     #[arg(long, requires = "resume", conflicts_with_all = ["background", "service"], help_heading = "The work")]
     pub(crate) no_detach: bool,
     /// Run on a pseudo-terminal
@@ -149,19 +150,22 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KIND", value_enum, default_value_t = Containment::Auto, help_heading = "Its bounds")]
     pub(crate) containment: Containment,
     /// The most processes and threads at once
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Its bounds")]
+    #[arg(long, value_name = "N", value_parser = values::processes, help_heading = "Its bounds")]
     pub(crate) pids_limit: Option<u64>,
-    /// The most memory
-    #[arg(long, value_name = "SIZE", value_parser = values::bytes, help_heading = "Its bounds")]
+    /// The most memory, 1MiB at least
+    #[arg(long, value_name = "SIZE", value_parser = values::memory, help_heading = "Its bounds")]
     pub(crate) memory_limit: Option<u64>,
     /// The most output kept; 0 for all of it [default: 1GiB]
     ///
     /// Past it the first 1 MiB and the newest are kept, the gap is stated, and the command is never blocked.
     #[arg(long, value_name = "SIZE", value_parser = values::bytes, help_heading = "Its bounds")]
     pub(crate) log_limit: Option<u64>,
-    /// Time between asking the tree to end (TERM) and ending it (KILL)
-    #[arg(long, value_name = "DURATION", value_parser = values::duration, default_value = "10s", help_heading = "Its bounds")]
-    pub(crate) grace: Millis,
+    /// Time between asking the tree to end (TERM) and ending it (KILL) [default: 10s]
+    ///
+    /// With `--on-limit stop` the call ends near its budget: unless this option says otherwise, the stop at the budget
+    /// gives 1s at most.
+    #[arg(long, value_name = "DURATION", value_parser = values::duration, help_heading = "Its bounds")]
+    pub(crate) grace: Option<Millis>,
     /// Time that descendants have after the command's own process has ended
     ///
     /// Those that are left then are ended, and the receipt lists them as stragglers. The command's own exit is kept.
@@ -254,6 +258,7 @@ mod tests {
             &["--idempotency-key", "", "--", "x"],
             &["--budget", "soon", "--", "x"],
             &["--pids-limit", "0", "--", "x"],
+            &["--memory-limit", "1000", "--", "x"],
             &["--containment", "jail", "--", "x"],
             &["--tty", "--stdin", "f", "--", "x"],
         ] {

@@ -19,6 +19,26 @@ pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     size::parse(text).map_err(|error| error.to_string())
 }
 
+/// The least that a memory limit may be: below it no program starts, and what the kernel says then is no help.
+const LEAST_MEMORY: u64 = 1 << 20;
+
+/// A limit of memory.
+pub(crate) fn memory(text: &str) -> Result<u64, String> {
+    match bytes(text)? {
+        size if size < LEAST_MEMORY => Err("the limit is at least 1MiB; leave it out for none".to_owned()),
+        size => Ok(size),
+    }
+}
+
+/// A limit of processes.
+pub(crate) fn processes(text: &str) -> Result<u64, String> {
+    match text.parse() {
+        Ok(0) => Err("the limit is at least 1; leave it out for none".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("the limit is a number, at least 1".to_owned()),
+    }
+}
+
 /// An idempotency key.
 pub(crate) fn key(text: &str) -> Result<Key, String> {
     Key::new(text).map_err(|error| error.to_string())

@@ -11,7 +11,7 @@ use crate::live::Selection;
 use crate::outlet::Ears;
 use crate::result::{Look, Show, failure_of, job_data};
 use crate::settling;
-use crate::vigil::{End, LEAVE_ALONE, Streaming, Until, Vigil, stop_request, take_signals};
+use crate::vigil::{End, How, LEAVE_ALONE, Streaming, Until, Vigil, stop_request, take_signals};
 use outlast_core::status::State;
 use outlast_hand::admit::discard_save;
 use outlast_hand::control::{self, StopAnswer};
@@ -40,7 +40,8 @@ pub(crate) fn run(context: &Context, args: &CancelArgs) -> Result<Done, Failure>
     if look.state() == State::Unknown {
         return lost(context, &home, &job, budget);
     }
-    let request = stop_request(&job, Stop::Asked, budget, args.force)?;
+    let request =
+        stop_request(&job, Stop::Asked, budget, if args.force { How::Force } else { How::Ordinary })?;
     match control::stop(&job, &request, ANSWER) {
         Ok(StopAnswer::Stale(stale)) => {
             return Err(Failure::new(failure::STOP_STALE, format!("the stop was dropped: {stale}")));
@@ -111,8 +112,15 @@ fn answer(
     if error.as_ref().is_some_and(|error| error.exit_code == failure::INCOMPLETE.exit) {
         data.state = State::Stopping;
     }
-    let text =
-        if error.is_none() { format!("{}  {}\n", job.id(), look.projection.because) } else { String::new() };
+    let what = match effect {
+        None => "stopped",
+        Some("noop") => "was already over",
+        Some(_) => "gave up what it had saved",
+    };
+    let text = match &error {
+        None => format!("{what}: {}  {}\n", job.id(), look.projection.because),
+        Some(_) => String::new(),
+    };
     let facts =
         CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     let data = Some(Data::Job(Box::new(data)));

@@ -32,6 +32,9 @@ struct Row {
     command: String,
     #[serde(skip)]
     outcome: String,
+    /// A person gave their word for its end, so nobody has to do with it any more.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    attested: bool,
 }
 
 /// Lists the jobs of this scope, newest first.
@@ -66,7 +69,9 @@ fn row(job: &outlast_hand::job::Job) -> Result<(u64, Row), Failure> {
     let look = Look::at(job)?;
     let facts = &look.facts;
     let verdict = facts.receipt.as_ref().map(judge);
+    let attested = facts.receipt.is_none() && facts.attestation.is_some();
     let outcome = match (&verdict, look.state()) {
+        (None, _) if attested => "unknown (attested)".to_owned(),
         (_, state @ (State::Paused | State::Unknown)) => state.name().to_owned(),
         (Some(verdict), _) => match verdict.code {
             None => "ok".to_owned(),
@@ -86,6 +91,7 @@ fn row(job: &outlast_hand::job::Job) -> Result<(u64, Row), Failure> {
         handed_over: job.is_handed_over(),
         command: masks::hide_tokens_in(facts.spec.work.command.preview(PREVIEW)),
         outcome,
+        attested,
     };
     Ok((facts.spec.admitted_at.0, row))
 }
@@ -93,7 +99,10 @@ fn row(job: &outlast_hand::job::Job) -> Result<(u64, Row), Failure> {
 impl Row {
     /// Whether somebody still has to do with it.
     fn is_open(&self) -> bool {
-        self.state != State::Settled || !self.handed_over && self.outcome != "cancelled"
+        match self.state {
+            State::Settled => !self.handed_over && self.outcome != "cancelled",
+            _ => !self.attested,
+        }
     }
 }
 
@@ -135,6 +144,7 @@ mod tests {
             duration_ms: 1500,
             handed_over,
             command: "make".into(),
+            attested: outcome.contains("attested"),
             outcome: outcome.into(),
         }
     }
@@ -153,6 +163,7 @@ mod tests {
     fn what_is_open() {
         assert!(row(State::Running, "running", false).is_open());
         assert!(row(State::Unknown, "unknown", true).is_open());
+        assert!(!row(State::Unknown, "unknown (attested)", false).is_open());
         assert!(row(State::Settled, "ok", false).is_open());
         assert!(!row(State::Settled, "ok", true).is_open());
         assert!(!row(State::Settled, "cancelled", false).is_open());

@@ -14,7 +14,7 @@ use crate::result::Look;
 use crate::settling;
 use crate::vigil::{End, Ended, LEAVE_ALONE, Streaming, Until, Vigil, take_signals};
 use crate::window::{end_of_last_whole_character, text_of};
-use outlast_bytelog::{Item, Stream, Tail};
+use outlast_bytelog::{Gap, GapLength, Item, Stream, Tail};
 use outlast_core::id::Cursor;
 use outlast_hand::clock;
 use outlast_hand::home::Home;
@@ -83,7 +83,14 @@ fn written(
     let vigil = vigil(context, home, job, until, budget, Streaming::AsItComes, selection);
     let ended = vigil.wait(&signals)?;
     let look = Look::at(job)?;
-    let error = not_all(context, args, job, &ended, ended.cursor);
+    let error = match &ended.write_failed {
+        Some(error) => Some(
+            Failure::new(failure::UNAVAILABLE, "writing the output to standard output failed")
+                .because_of(error)
+                .fix("go on with", go_on(context, args, job, ended.cursor)),
+        ),
+        None => not_all(context, args, job, &ended, ended.cursor),
+    };
     let facts =
         CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     Ok(Done {
@@ -228,6 +235,14 @@ fn page(job: &Job, from: u64, limit: usize, stream: Option<Stream>) -> Result<Pa
     Ok(cut(items, from, end, stream, cursor, more))
 }
 
+/// Whether a gap lies at a cursor or behind it, and not wholly before.
+fn is_ahead(gap: &Gap, from: u64) -> bool {
+    match gap.length {
+        GapLength::Known(_) => gap.to() > from,
+        GapLength::Unknown => gap.from >= from,
+    }
+}
+
 /// The part of these items between two cursors, tokens hidden.
 fn cut(items: Vec<Item>, from: u64, end: u64, stream: Option<Stream>, read_to: u64, more: bool) -> Page {
     let mut whole: [Vec<u8>; 2] = [Vec::new(), Vec::new()];
@@ -244,7 +259,11 @@ fn cut(items: Vec<Item>, from: u64, end: u64, stream: Option<Stream>, read_to: u
     let mut next = read_to.min(end).max(from);
     for item in &items {
         match item {
-            Item::Gap(gap) if gap.to() >= from && gap.from < end => gaps.push(GapData::from(gap)),
+            Item::Gap(gap) if gap.from < end && is_ahead(gap, from) => {
+                gaps.push(GapData { from: gap.from.max(from), ..GapData::from(gap) });
+                // Nothing lies in it to be read: the next page begins behind it.
+                next = next.max(gap.to());
+            }
             Item::Gap(_) => {}
             Item::Data { stream: own, offset, bytes, .. } => {
                 let at = taken[place(*own)];

@@ -54,7 +54,7 @@ pub(crate) fn run(context: &Context, args: &RetryArgs) -> Result<Done, Failure> 
     let interrupt = if context.terminals.any() { OnInterrupt::StopsJob } else { OnInterrupt::EndsWaiting };
     let attendance = Attendance {
         until: if args.background { Until::Started } else { Until::Settled },
-        policy: Policy { at_limit: AtLimit::GoesOn, interrupt },
+        policy: Policy { at_limit: AtLimit::GoesOn, grace_at_limit: None, interrupt },
         budget,
         max_output: args.max_output,
         streaming,

@@ -8,6 +8,7 @@ use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::result::{Look, Show, job_data};
 use crate::settling;
+use outlast_core::id::JobId;
 use outlast_core::status::State;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
@@ -61,15 +62,7 @@ fn attest(
     }
     let (processes, unreadable) = carriers(job)?;
     if !yes {
-        let shown = match processes.as_slice() {
-            [] => "no process carries the job's mark".to_owned(),
-            found => format!("processes that carry the job's mark: {}", listed(found)),
-        };
-        return Err(Failure::new(failure::CONFIRMATION_REQUIRED, format!("nothing proves that job {} is dead; {shown}", job.id()))
-            .fix("nothing was recorded; if you know it is dead, say so with", context.follow_up.job("settle", job.id(), &["--attest", name, "--yes"]))
-            .context(json!({
-                "_source": "external", "_trusted": false, "processes": processes, "processes_not_readable": unreadable,
-            })));
+        return Err(unconfirmed(job.id(), &processes, unreadable));
     }
     let how = Settle::Attest { name: name.to_owned() };
     match settle(home, job, &how).map_err(|error| failure::of_system("recording the attestation", &error))? {
@@ -81,6 +74,32 @@ fn attest(
         Outcome::Busy => Ok(still_at_it(context, home, job, budget)?.into()),
         Outcome::StillUnknown { why } => Err(unproved(context, job, &why)),
     }
+}
+
+/// What a person has to look at before their word is taken. No command that gives it is offered: whoever follows what
+/// an answer says without looking would attest what nobody knows.
+fn unconfirmed(id: JobId, processes: &[Value], unreadable: u64) -> Failure {
+    let mut message = match processes {
+        [] => format!("nothing proves that job {id} is dead; no process carries its mark"),
+        found => {
+            format!("nothing proves that job {id} is dead; processes carry its mark: {}", listed(found))
+        }
+    };
+    if unreadable > 0 {
+        message.push_str(&format!("; {unreadable} processes could not be read, which may carry it too"));
+    }
+    let look = match processes {
+        [] => "look first whether anything of its command still runs (`ps -ef`)".to_owned(),
+        found => {
+            let pids: Vec<String> = found.iter().map(|process| process["pid"].to_string()).collect();
+            format!("look first at what these are and end them (`ps -fp {}`)", pids.join(","))
+        }
+    };
+    Failure::new(failure::CONFIRMATION_REQUIRED, message)
+        .suggest(format!("nothing was recorded; {look}; who then knows that it is dead adds --yes"))
+        .context(json!({
+            "_source": "external", "_trusted": false, "processes": processes, "processes_not_readable": unreadable,
+        }))
 }
 
 /// The processes whose environment names the job, and how many could not be looked at.
@@ -130,4 +149,23 @@ fn unproved(context: &Context, job: &Job, why: &str) -> Failure {
         "a restart of the machine proves its death; a person who knows may attest it with",
         context.follow_up.job("settle", job.id(), &["--attest", "NAME"]),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_looked_at_is_said() {
+        let id: JobId = "0000000000000000.1.1".parse().unwrap();
+        let none = unconfirmed(id, &[], 0);
+        assert_eq!(
+            none.message,
+            "nothing proves that job 0000000000000000.1.1 is dead; no process carries its mark"
+        );
+        let some = unconfirmed(id, &[json!({ "pid": 7, "name": "sleep" })], 3);
+        assert!(some.message.contains("7 (sleep); 3 processes could not be read"), "{}", some.message);
+        assert!(some.suggestion.as_deref().unwrap().contains("ps -fp 7"));
+        assert_eq!(some.fix_command, None);
+    }
 }

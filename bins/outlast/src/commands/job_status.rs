@@ -33,7 +33,8 @@ pub(crate) fn run(context: &Context, args: &StatusArgs) -> Result<Done, Failure>
     Ok(Answer {
         data: Some(Data::Job(Box::new(data))),
         error,
-        warnings: look.facts.spec.manner.warnings.clone(),
+        // A person was told when it was admitted.
+        warnings: if context.json() { look.facts.spec.manner.warnings.clone() } else { Vec::new() },
         text: text.into_bytes(),
         note: None,
         facts: CallFacts { timeout_ms: look.timeout_ms(), ..CallFacts::default() },

@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &StdinArgs) -> Result<Done, Failure> 
     }
     let offset = match args.offset {
         Some(offset) => Cursor(offset),
-        None => taken(&job, &look),
+        None => look.stdin_taken(&job),
     };
     let progress = pass_on(&job, offset, args.close, budget.ends_at(context.started))?;
     let look = Look::at(&job)?;
@@ -71,14 +71,6 @@ pub(crate) fn run(context: &Context, args: &StdinArgs) -> Result<Done, Failure> 
             answer(&job, &look, budget, at, false, None, Some(error))
         }
     })
-}
-
-/// Where the next write begins. The keeper knows; the ledger is written a moment later.
-fn taken(job: &Job, look: &Look) -> Cursor {
-    match control::write_stdin(job, Cursor(0), &[], false, Duration::ZERO) {
-        Ok(answer) => answer.taken,
-        Err(_) => look.facts.ledger.stdin.map_or(Cursor(0), |(offset, _)| offset),
-    }
 }
 
 fn pass_on(job: &Job, mut offset: Cursor, close: bool, until: Option<Mono>) -> Result<Progress, Failure> {
@@ -123,7 +115,7 @@ fn pass_on(job: &Job, mut offset: Cursor, close: bool, until: Option<Mono>) -> R
 }
 
 fn refused(job: &Job, offset: Cursor, error: &std::io::Error) -> Failure {
-    let taken = Look::at(job).map_or(Cursor(0), |look| taken(job, &look));
+    let taken = Look::at(job).map_or(Cursor(0), |look| look.stdin_taken(job));
     Failure::new(failure::OFFSET_CONFLICT, format!("nothing was written at offset {offset}"))
         .because_of(error)
         .suggest(format!("the job has taken {taken} bytes; begin there, or leave --offset out"))

@@ -27,6 +27,12 @@ use std::path::{Path, PathBuf};
 /// The deadline of a command that was given none.
 const DEADLINE: Millis = Millis(3_600_000);
 
+/// The time between TERM and KILL of a command that was given none.
+const GRACE: Millis = Millis(10_000);
+
+/// The most of it that a stop at the end of the budget allows, where nobody asked for more.
+const GRACE_AT_LIMIT: Millis = Millis(1_000);
+
 /// The output kept of a job that was given no limit.
 const LOG_LIMIT: u64 = 1 << 30;
 
@@ -37,6 +43,8 @@ const DRAIN: Millis = Millis(2_000);
 pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
     let budget = context.budget(args.budget)?;
     let keys = args.tty && context.terminals.stdin && context.terminals.stdout && !context.json();
+    let secrets = secret_values(&args.secret)?;
+    secrets_stay_out(&args, &secrets)?;
     let command = command(&args)?;
     let bash_env = args.env.iter().rev().find(|set| set.name == "BASH_ENV").map(|set| set.value.clone());
     let bash_env = bash_env.or_else(|| std::env::var_os("BASH_ENV")).filter(|value| !value.is_empty());
@@ -46,7 +54,6 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
         Some(path) => folder("--workspace", Some(path))?,
         None => cwd.clone(),
     };
-    let secrets = secret_values(&args.secret)?;
 
     let signals = take_signals()?;
     let home = context.home()?;
@@ -69,7 +76,7 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
     };
     let manner = Manner {
         workspace: bytes(workspace),
-        grace: args.grace,
+        grace: args.grace.unwrap_or(GRACE),
         linger: args.linger,
         drain: DRAIN,
         capture: reading.capture,
@@ -141,6 +148,7 @@ fn program_file(args: &RunArgs) -> Option<String> {
 
 fn policy(args: &RunArgs, context: &Context) -> Policy {
     Policy {
+        grace_at_limit: args.grace.is_none().then_some(GRACE_AT_LIMIT),
         at_limit: match (args.no_detach, args.on_limit) {
             (true, _) => AtLimit::Pauses,
             (false, OnLimit::Stop) => AtLimit::Stops,
@@ -220,6 +228,39 @@ pub(crate) fn secret_values<S: AsRef<str>>(names: &[S]) -> Result<Vec<(String, O
         })?;
     }
     Ok(values)
+}
+
+/// Refuses a secret's value in what is kept of the call in clear. The caller's shell puts it there where `$NAME` stands
+/// outside single quotes.
+fn secrets_stay_out(args: &RunArgs, secrets: &[(String, OsString)]) -> Result<(), Failure> {
+    let kept = args
+        .argv
+        .iter()
+        .chain(&args.script)
+        .map(|word| ("the command", word.as_bytes()))
+        .chain(args.env.iter().map(|set| ("a value of --env", set.value.as_bytes())))
+        .chain(args.idempotency_key.iter().map(|key| ("the idempotency key", key.as_str().as_bytes())));
+    for (place, text) in kept {
+        for (name, value) in secrets {
+            // As for masking, line ends at the end of a value do not belong to it.
+            let value = value.as_bytes();
+            let ends = value.iter().rev().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
+            let value = &value[..value.len() - ends];
+            if !value.is_empty() && text.windows(value.len()).any(|part| part == value) {
+                return Err(Failure::new(
+                    failure::SECRET_IN_COMMAND,
+                    format!(
+                        "the value of the secret {name} stands in {place}, which is kept and shown in clear"
+                    ),
+                )
+                .suggest(format!(
+                    "nothing was started; let the command read it from its environment, in single quotes: \
+                     `-c 'echo \"${name}\"'`"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 fn values_of<S: AsRef<str>>(names: &[S]) -> Result<Vec<(String, OsString)>, Failure> {

@@ -24,6 +24,11 @@ fn a_cancel_is_answered_with_the_proof() {
     let again = scene.ask(&["job", "cancel", &job]).exits(0);
     assert_eq!(again["data"]["effect"], "noop");
     assert_eq!(again["data"]["receipt"], answer["data"]["receipt"]);
+    let again = scene.ask(&["job", "cancel", "--output", "text", &job]);
+    assert!(again.text().starts_with(&format!("was already over: {job}  ")), "{again:?}");
+    let job = background(&scene, "sleep 1000; :");
+    let stopped = scene.ask(&["job", "cancel", "--output", "text", &job]);
+    assert!(stopped.text().starts_with(&format!("stopped: {job}  ")), "{stopped:?}");
 }
 
 #[test]

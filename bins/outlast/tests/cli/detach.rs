@@ -36,6 +36,24 @@ fn waiting_only_is_a_warning_to_a_person() {
     let scene = Scene::new();
     let answer = scene.ask(&["run", "-c", "while ! test -e /; do sleep 1; done"]).exits(0);
     assert_eq!(answer["warnings"][0]["code"], "BUSY_WAIT");
+    let words = [
+        "run",
+        "--new",
+        "--output",
+        "text",
+        "--budget",
+        "1s",
+        "-c",
+        "while ! test -e go; do sleep 0.1; done",
+    ];
+    let said = scene.ask(&words).stderr;
+    assert!(said.starts_with("outlast: warning: "), "{said}");
+    assert_eq!(said.matches("BUSY_WAIT").count(), 1, "{said}");
+    for job in scene.ask(&["job", "list"]).exits(0)["data"]["jobs"].as_array().unwrap() {
+        let id = job["job_id"].as_str().unwrap();
+        let status = scene.ask(&["job", "status", "--output", "text", id]);
+        assert!(!status.stderr.contains("warning"), "{status:?}");
+    }
 }
 
 #[test]

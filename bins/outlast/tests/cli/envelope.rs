@@ -20,12 +20,25 @@ fn wrong_arguments_are_an_envelope_too() {
         assert_eq!(answer["error"]["code"], "BAD_ARGUMENT", "{words:?}");
         assert_eq!(answer["error"]["phase"], "validation");
         assert_eq!(answer["meta"]["command"], command, "{words:?}");
-        assert!(answer["error"]["fix_command"].as_str().unwrap().starts_with("outlast help"));
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(!message.ends_with(':'), "{message}");
+        let fix = answer["error"]["fix_command"].as_str().unwrap();
+        assert!(fix.starts_with("outlast help") || fix.starts_with("outlast run -- "), "{fix}");
     }
     assert!(!scene.home().exists(), "nothing was done");
     let text = scene.ask(&["run", "--output", "text"]);
     assert_eq!(text.code, 2);
     assert!(text.stdout.is_empty() && text.stderr.contains("Usage"));
+    let missing = scene.ask(&["job", "wait"]).exits(2);
+    assert!(missing["error"]["message"].as_str().unwrap().contains("<JOB>"), "{missing:#}");
+    let text = scene.ask(&["run", "--output", "text", "sleep", "1"]);
+    let hint = "hint: put the command after --: outlast run --output text -- sleep 1\n";
+    assert!(text.code == 2 && text.stderr.ends_with(hint), "{text:?}");
+    for (option, value) in [("--memory-limit", "1000"), ("--pids-limit", "0")] {
+        let answer = scene.ask(&["run", option, value, "--", "true"]).exits(2);
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains(option) && message.contains("at least 1"), "{message}");
+    }
 }
 
 #[test]
@@ -40,9 +53,15 @@ fn bad_surroundings_are_named() {
     }
     assert_eq!(finish(call).exits(4)["error"]["code"], "HOME_NOT_SET");
     let file = scene.write("file", "");
-    let answer = scene.ask(&["run", "--home", file.to_str().unwrap(), "--", "true"]).exits(12);
-    assert_eq!(answer["error"]["code"], "UNAVAILABLE");
-    assert_eq!(answer["error"]["retryable"], true);
+    let answer = scene.ask(&["run", "--home", file.to_str().unwrap(), "--", "true"]).exits(4);
+    assert_eq!(answer["error"]["code"], "HOME_UNUSABLE");
+    assert_eq!(answer["error"]["retryable"], false);
+    let below = file.join("home");
+    for words in [&["run", "--", "true"][..], &["job", "list"], &["doctor"]] {
+        let mut call = scene.call(words);
+        call.env("OUTLAST_HOME", &below);
+        assert_eq!(finish(call).exits(4)["error"]["code"], "HOME_UNUSABLE", "{words:?}");
+    }
 }
 
 #[test]

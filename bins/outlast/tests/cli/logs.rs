@@ -1,6 +1,6 @@
 //! Reading output from anywhere, any number of times.
 
-use crate::scene::Scene;
+use crate::scene::{Scene, finish};
 
 fn job(scene: &Scene, script: &str) -> String {
     Scene::job_of(&scene.ask(&["run", "--", "sh", "-c", script]).json())
@@ -78,6 +78,18 @@ fn output_past_its_limit_is_a_stated_gap() {
     assert_eq!(output["stdout"]["bytes"], 20_000_004);
     assert!(output["stdout"]["text"].as_str().unwrap().ends_with("END\n"));
     assert_eq!(output["gaps"][0]["cause"], "log_limit", "{output:#}");
+    let gap = &output["gaps"][0];
+    let job = Scene::job_of(&answer);
+    let from = (gap["from"].as_u64().unwrap() - 10).to_string();
+    for follow in [&[][..], &["--follow"]] {
+        let page = scene.ask(&[&["job", "logs", "--cursor", &from, &job], follow].concat()).json();
+        assert_eq!(page["data"]["next_cursor"], gap["to"], "one page takes it: {page:#}");
+        assert_eq!(page["data"]["gaps"], serde_json::json!([gap]));
+        let next = gap["to"].to_string();
+        let page = scene.ask(&[&["job", "logs", "--cursor", &next, &job], follow].concat()).json();
+        assert_eq!(page["data"]["gaps"], serde_json::json!([]), "{page:#}");
+        assert_eq!(page["data"]["chunks"][0]["cursor"], gap["to"]);
+    }
 }
 
 #[test]
@@ -87,4 +99,52 @@ fn a_cursor_beyond_the_end_finds_nothing() {
     let answer = scene.ask(&["job", "logs", "--cursor", "1000", &job]).exits(0);
     assert_eq!(answer["data"]["chunks"], serde_json::json!([]));
     assert_eq!(answer["data"]["more"], false);
+}
+
+#[test]
+fn an_answer_that_cannot_be_written_is_no_success() {
+    let scene = Scene::new();
+    let job = job(&scene, "echo a");
+    for words in [
+        &["job", "logs", &job][..],
+        &["job", "logs", "--raw", &job],
+        &["job", "logs", "--output", "text", &job],
+        &["job", "list", "--all"],
+        &["job", "status", &job],
+        &["job", "explain", &job],
+        &["job", "cancel", &job],
+        &["doctor"],
+        &["schema"],
+        &["completions", "bash"],
+        &["help", "run"],
+        &["--version"],
+    ] {
+        let mut call = scene.call(words);
+        call.stdout(std::fs::File::options().write(true).open("/dev/full").unwrap());
+        let answer = finish(call);
+        assert_eq!(answer.code, 12, "{words:?}: {answer:?}");
+        assert_eq!(answer.stderr.lines().count(), 1, "{words:?}: {answer:?}");
+        assert!(answer.stderr.contains("No space left"), "{words:?}: {answer:?}");
+    }
+}
+
+#[test]
+fn who_stops_reading_is_told_how_far_it_was() {
+    let scene = Scene::new();
+    let script = "seq 1 100; while [ ! -e end ]; do sleep 0.02; done";
+    let job = Scene::job_of(&scene.ask(&["run", "--background", "--", "sh", "-c", script]).exits(0));
+    scene.until("output", || {
+        let status = scene.ask(&["job", "status", &job]).exits(14);
+        (status["data"]["progress"]["done"] == 292).then_some(())
+    });
+    let mut call = scene.call(&["job", "logs", "--follow", "--raw", "--budget", "0", &job]);
+    let mut child = call.spawn().unwrap();
+    let mut read = [0; 4];
+    std::io::Read::read_exact(child.stdout.as_mut().unwrap(), &mut read).unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(14), "{said}");
+    assert!(said.contains("output was read up to cursor 292"), "{said}");
+    scene.write("end", "");
 }

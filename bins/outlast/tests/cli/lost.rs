@@ -61,10 +61,17 @@ fn its_workspace_admits_nothing_until_it_is_settled() {
         serde_json::json!([]),
         "asked to settle, its tree was ended"
     );
-    let attested = scene.line(&shown["error"]["fix_command"]).exits(0);
+    assert!(shown["error"].get("fix_command").is_none(), "no word is put into anyone's mouth: {shown:#}");
+    assert!(shown["error"]["suggestion"].as_str().unwrap().contains("look first"), "{shown:#}");
+    assert_eq!(scene.ask(&["job", "list"]).exits(0)["data"]["count"], 1);
+    let attested = scene.ask(&["job", "settle", &job, "--attest", "ada", "--yes"]).exits(0);
     assert_eq!(attested["data"]["attested"]["name"], "ada");
     assert_eq!(attested["data"]["state"], "unknown", "a word is no proof");
     scene.ask(&["run", "--", "true"]).exits(0);
+    assert_eq!(scene.ask(&["job", "list"]).exits(0)["data"]["count"], 0, "nobody has to do with it any more");
+    assert_eq!(scene.ask(&["job", "list", "--all"]).exits(0)["data"]["jobs"][0]["state"], "settled");
+    let listed = scene.ask(&["job", "list", "--all", "--output", "text"]);
+    assert!(listed.text().contains("unknown (attested)"), "{}", listed.text());
     let waited = scene.ask(&["job", "wait", &job]).exits(1);
     assert_eq!(waited["error"]["code"], "JOB_LOST");
     assert!(waited["error"]["fix_command"].as_str().unwrap().contains("job retry"));
@@ -120,7 +127,14 @@ fn a_living_job_is_neither_settled_nor_retried() {
         scene.ask(&["job", "settle", &job, "--attest", "a", "--yes"]).exits(4)["error"]["code"],
         "KEEPER_LIVES"
     );
-    assert_eq!(scene.ask(&["job", "retry", &job]).exits(6)["error"]["code"], "NOT_PROVED_DEAD");
+    let refused = scene.ask(&["job", "retry", &job]).exits(6);
+    assert_eq!(refused["error"]["code"], "NOT_PROVED_DEAD");
+    let suggestion = refused["error"]["suggestion"].as_str().unwrap();
+    assert!(
+        suggestion.contains(&format!("job wait {job}")) && !suggestion.contains("settle"),
+        "{suggestion}"
+    );
+    assert!(refused["error"]["fix_command"].as_str().unwrap().contains("job cancel"));
     assert_eq!(scene.ask(&["job", "status", &job]).exits(14)["data"]["state"], "running");
 }
 

@@ -101,6 +101,7 @@ fn ctrl_c_stops_the_job_and_proves_it() {
     person.types("\x03");
     let (code, seen) = person.leaves();
     assert_eq!(code, 130, "{seen}");
+    assert!(seen.contains("outlast: stopping the job; Ctrl-C again leaves it to stop by itself"), "{seen}");
     assert!(seen.contains("CANCELLED"), "{seen}");
     assert_eq!(scene.ask(&["job", "status", &scene.only_job()]).exits(143)["data"]["state"], "settled");
 }
@@ -190,10 +191,13 @@ fn the_detach_key_leaves_the_command_running() {
         &scene,
         &["run", "--tty", "--", "sh", "-c", "echo began; while [ ! -e go ]; do sleep 0.02; done; echo end"],
     );
+    person.sees("outlast: Ctrl-] detaches");
     person.sees("began");
     person.types("\x1d");
     let (code, seen) = person.leaves();
     assert_eq!(code, 14, "{seen}");
+    assert!(seen.contains("outlast: detached; the work continues in the background"), "{seen}");
+    assert!(seen.contains("  continue: outlast run --tty -- sh -c "), "{seen}");
     let job = scene.only_job();
     scene.write("go", "");
     let result = scene.ask(&["job", "wait", &job]).exits(0);
@@ -214,4 +218,23 @@ fn output_cannot_control_the_terminal_of_who_reads_it() {
     let mut person = Person::call(&scene, &["job", "list", "--all"]);
     person.sees("COMMAND");
     assert!(!person.leaves().1.contains('\u{1b}'));
+}
+
+#[test]
+fn the_first_keys_after_coming_back_are_the_command_s() {
+    let scene = Scene::new();
+    let script = "read a; echo got-$a; read b; echo got-$b";
+    let words = ["run", "--tty", "--", "sh", "-c", script];
+    let mut person = Person::call(&scene, &words);
+    person.sees("Ctrl-]");
+    person.types("one\r");
+    person.sees("got-one");
+    person.types("\x1d");
+    assert_eq!(person.leaves().0, 14);
+    let mut person = Person::call(&scene, &words);
+    person.sees("attached to job");
+    person.sees("got-one");
+    person.types("two\r");
+    person.sees("got-two");
+    assert_eq!(person.leaves().0, 0);
 }

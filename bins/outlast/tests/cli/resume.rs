@@ -118,6 +118,24 @@ fn a_pause_saves_and_the_same_call_continues() {
 }
 
 #[test]
+fn a_save_that_takes_long_does_not_hold_the_call() {
+    let scene = Scene::new();
+    let script = "trap '' TERM; while [ ! -e end ]; do sleep 0.05; done";
+    let words =
+        ["run", "--resume", "--no-detach", "--budget", "500ms", "--grace", "60s", "--", "sh", "-c", script];
+    let answer = scene.ask(&words);
+    assert!(answer.took < Duration::from_secs(4), "{:?}", answer.took);
+    let value = answer.exits(14);
+    assert_eq!(value["data"]["state"], "stopping");
+    let go_on = value["data"]["continue_command"].as_str().unwrap();
+    assert!(go_on.contains("run --resume --no-detach"), "{go_on}");
+    let attached = scene.line(&go_on.into()).exits(14);
+    assert_eq!(attached["data"]["job_id"], value["data"]["job_id"]);
+    scene.write("end", "");
+    scene.ask(&["job", "wait", "--budget", "20s", &Scene::job_of(&value)]);
+}
+
+#[test]
 fn sigterm_pauses_too() {
     let scene = Scene::new();
     big_file(&scene);

@@ -211,3 +211,27 @@ fn a_containment_that_cannot_be_had_is_an_error() {
         }
     }
 }
+
+#[test]
+fn a_secret_in_the_command_is_refused_before_anything_is_written() {
+    let scene = Scene::new();
+    let value = "s3cr3t-value-of-mine";
+    let with = format!("echo {value}");
+    let set = format!("A={value}");
+    for words in [
+        &["--", "echo", value][..],
+        &["-c", &with],
+        &["--env", &set, "--", "true"],
+        &["--idempotency-key", value, "--", "true"],
+    ] {
+        let mut call = scene.call(&[&["run", "--secret", "TOKEN_X"], words].concat());
+        call.env("TOKEN_X", format!("{value}\n"));
+        let answer = finish(call);
+        let refused = answer.exits(2);
+        assert_eq!(refused["error"]["code"], "SECRET_IN_COMMAND", "{words:?}");
+        assert_eq!(refused["error"]["phase"], "validation");
+        assert!(refused["error"]["suggestion"].as_str().unwrap().contains("-c 'echo \"$TOKEN_X\"'"));
+        assert!(!answer.text().contains(value) && !answer.stderr.contains(value), "{answer:?}");
+        assert!(!scene.home().exists(), "nothing was written");
+    }
+}

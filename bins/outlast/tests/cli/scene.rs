@@ -67,6 +67,16 @@ fn schema() -> &'static jsonschema::Validator {
     })
 }
 
+/// Takes from a call what would change what it does: these tests may themselves run inside a job.
+fn clear(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let plain = ["AGENT_CALL_BUDGET_MS", "NO_COLOR", "BASH_ENV", "CI"].iter().any(|own| name == *own);
+        if plain || name.as_encoded_bytes().starts_with(b"OUTLAST_") {
+            command.env_remove(name);
+        }
+    }
+}
+
 impl Scene {
     pub(crate) fn new() -> Scene {
         let folder = tempfile::Builder::new()
@@ -102,10 +112,7 @@ impl Scene {
     /// A call, not yet made: a home of its own, nothing inherited that would change what it does.
     pub(crate) fn call<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_outlast"));
-        for name in ["AGENT_CALL_BUDGET_MS", "OUTLAST_SCOPE", "OUTLAST_JOB_ID", "NO_COLOR", "BASH_ENV", "CI"]
-        {
-            command.env_remove(name);
-        }
+        clear(&mut command);
         command.env("OUTLAST_HOME", self.home()).current_dir(self.work()).args(words);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -121,7 +128,8 @@ impl Scene {
         let line = line.as_str().expect("a command line");
         let began = Instant::now();
         let mut shell = Command::new("sh");
-        shell.arg("-c").arg(line).env("OUTLAST_HOME", self.home()).env_remove("AGENT_CALL_BUDGET_MS");
+        clear(&mut shell);
+        shell.arg("-c").arg(line).env("OUTLAST_HOME", self.home());
         shell.current_dir(self.work()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Answer::of(shell.output().expect("sh"), began)
     }

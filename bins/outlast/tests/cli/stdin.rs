@@ -35,6 +35,9 @@ fn input_that_does_not_end_starts_nothing() {
     assert_eq!(std::fs::read_dir(scene.home().join("tmp")).unwrap().count(), 0, "the half copy is removed");
     let missing = scene.ask(&["run", "--stdin", "nowhere", "--", "true"]).exits(4);
     assert_eq!(missing["error"]["code"], "INPUT_NOT_FOUND");
+    let folder = scene.ask(&["run", "--stdin", ".", "--", "true"]).exits(2);
+    assert_eq!(folder["error"]["code"], "BAD_ARGUMENT");
+    assert_eq!(folder["error"]["retryable"], false);
 }
 
 #[test]
