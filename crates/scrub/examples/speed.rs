@@ -23,7 +23,7 @@ fn measure(name: &str, text: &str, mut push: impl FnMut(&[u8], &mut Vec<u8>)) {
 
 fn main() {
     let log =
-        "   Compiling serde_json v1.0.145 (/work/x)\nwarning: unused variable: `key` at src/main.rs:12:5\n";
+        "   Compiling serde_json v1.0.145 (/src/x)\nwarning: unused variable: `key` at src/main.rs:12:5\n";
     let values = ["s3cret-hunter2-password", "3f2504e0-4f89-41d3-9a0c-0305e82c3301", "AbCdEfGhIjKlMnOpQrSt"];
     let named = values.map(|value| (value.to_owned(), value.as_bytes().to_vec())).to_vec();
     let start = Instant::now();
