@@ -191,6 +191,9 @@ pub enum NotProven {
     /// The boot is the one it was started in.
     #[error("the machine has not been restarted since")]
     SameBoot,
+    /// The settler is in another PID namespace than the keeper was, where its pids mean nothing.
+    #[error("it was started in another PID namespace, whose processes cannot be told from here")]
+    OtherNamespace,
     /// The init is still there.
     #[error("the init of the PID namespace lives")]
     InitLives,

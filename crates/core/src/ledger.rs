@@ -36,6 +36,9 @@ pub struct KeeperMark {
     pub warden_start_time: u64,
     /// This boot.
     pub boot_id: BootId,
+    /// The inode number of the PID namespace that the warden is in: the pids it notes mean nothing in another.
+    #[serde(default)]
+    pub pid_namespace: u64,
     /// When.
     pub at: UnixMicros,
     /// The same moment by the monotonic clock, which the deadline counts on.

@@ -140,15 +140,17 @@ pub fn settling(facts: &JobFacts) -> Settling {
     if facts.receipt.is_some() {
         return Settling::NotNeeded;
     }
-    if facts.boot_id != facts.spec.boot_id {
+    // A lock that is held is held in this boot, whatever the boot's id looks like from here.
+    if facts.boot_id != facts.spec.boot_id && facts.warden != Liveness::Alive {
         return Settling::ByBootChange;
     }
     match (&facts.start, facts.warden) {
-        (None, Liveness::Alive) => Settling::NotNeeded,
+        (_, Liveness::Alive) => Settling::NotNeeded,
+        // Somebody removed the mark: what was started under it may live.
+        (None, _) if facts.ledger.started.is_some() => Settling::KeeperLost,
         (None, _) if facts.age >= START_MARK_PATIENCE => Settling::ClaimStart,
         (None, _) => Settling::NotNeeded,
         (Some(StartMark::Settler { .. }), _) => Settling::ClaimStart,
-        (Some(StartMark::Keeper(_)), Liveness::Alive) => Settling::NotNeeded,
         (Some(StartMark::Keeper(_)), _) => Settling::KeeperLost,
     }
 }

@@ -195,7 +195,10 @@ impl Warden {
         self.leader = Some(exit);
         self.cause = Some(self.ending.clone().unwrap_or(Cause::OwnEnd));
         if self.phase == Phase::Running && self.policy.kind == JobKind::Command {
-            self.phase = Phase::Lingering { until: now.plus(self.policy.linger) };
+            // What is left behind is given no more time than the work as a whole.
+            let until = now.plus(self.policy.linger);
+            let until = self.deadline().map_or(until, |deadline| until.min(deadline.max(now)));
+            self.phase = Phase::Lingering { until };
         }
     }
 

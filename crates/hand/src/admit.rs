@@ -180,7 +180,13 @@ fn plan(home: &Home, request: &Request, call: CallHash) -> Result<Plan, Refusal>
             check_same(tombstone.receipt.job_id, &tombstone.work, &request.work)?;
             return Ok(Plan::Removed(Box::new(tombstone)));
         }
-        return Ok(Plan::New(JobId { call, number: NonZeroU32::MIN, attempt: Attempt::FIRST }));
+        let number = match request.key {
+            Some(_) => NonZeroU32::MIN,
+            None => {
+                crate::gc::last_number(home, call)?.map_or(NonZeroU32::MIN, |last| last.saturating_add(1))
+            }
+        };
+        return Ok(Plan::New(JobId { call, number, attempt: Attempt::FIRST }));
     };
     // Removed between the listing and the opening: the next turn sees it gone.
     let Some(job) = home.job(latest)? else { return plan_after_removal(home, request, call) };

@@ -575,13 +575,21 @@ pub(crate) fn holders(pipes: &[u64], exclude: &[Pid]) -> Vec<Straggler> {
     found
 }
 
-/// Whether the process that had this pid and start time is still there, and no zombie.
-pub(crate) fn same_process_now(pid: Pid, start_time: u64) -> Option<u64> {
-    let fd = pidfd::open(pid).ok()?;
-    let now = pidfd::start_time(pid)?;
+/// The start time of the process that has this pid now, unless it has ended: `None` where there is none, or it is a
+/// zombie. Only for a pid of this namespace.
+///
+/// # Errors
+/// Whatever else keeps us from knowing: nothing follows from it.
+pub(crate) fn process_now(pid: Pid) -> Result<Option<u64>, Errno> {
+    let fd = match pidfd::open(pid) {
+        Ok(fd) => fd,
+        Err(Errno::SRCH) => return Ok(None),
+        Err(errno) => return Err(errno),
+    };
+    let now = pidfd::start_time(pid);
     // A readable pidfd is a process that has ended, reaped or not.
-    if now == start_time && pidfd::is_readable(fd.as_fd()).unwrap_or(false) {
-        return None;
+    if pidfd::is_readable(fd.as_fd())? {
+        return Ok(None);
     }
-    Some(now)
+    now.map(Some).ok_or(Errno::ACCESS)
 }

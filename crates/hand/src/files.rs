@@ -27,12 +27,21 @@ pub fn open_dir(path: &Path) -> io::Result<OwnedFd> {
 /// # Errors
 /// What the system says; `FileTooLarge` for a larger one.
 pub fn read_small(dir: BorrowedFd<'_>, name: &str) -> io::Result<Option<Vec<u8>>> {
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    // A command of the same uid can put anything under a name of ours: nothing is waited for that is no plain file.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     let fd = match rustix::fs::openat(dir, name, flags, Mode::empty()) {
         Ok(fd) => fd,
         Err(Errno::NOENT) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     };
+    if rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&fd)?.st_mode)
+        != rustix::fs::FileType::RegularFile
+    {
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            format!("{name} is no plain file; it is kept as it is"),
+        ));
+    }
     // Most fit at once; growing from nothing would take a read for each doubling.
     let mut bytes = Vec::with_capacity(4096);
     std::fs::File::from(fd).take(SMALL_FILE_LIMIT + 1).read_to_end(&mut bytes)?;

@@ -12,7 +12,8 @@ use outlast_core::time::{Millis, UnixMicros};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::num::NonZeroU32;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A finished job is kept this long unless asked otherwise.
 pub const KEEP: Millis = Millis(24 * 3_600_000);
@@ -64,33 +65,27 @@ pub struct Collected {
 pub fn collect(home: &Home, now: UnixMicros, keep: Millis) -> io::Result<Collected> {
     let mut collected = Collected::default();
     for id in home.jobs()? {
-        let Some(job) = home.job(id)? else { continue };
-        let ended = match (job.receipt()?, job.attestation()?) {
-            (Some(receipt), _) => receipt.times.settled,
-            (None, Some(attestation)) => attestation.at,
-            (None, None) => {
-                collected.unfinished += 1;
-                continue;
-            }
-        };
-        if project(&job.look()?).state == State::Paused && now.since(ended) < KEEP_TOMBSTONES {
-            // It has ended, and its work has not.
-            collected.unfinished += 1;
-            continue;
+        match collect_one(home, id, now, keep) {
+            Ok(Some(Fate::Removed)) => collected.removed.push(id),
+            Ok(Some(Fate::Kept)) => collected.kept += 1,
+            Ok(Some(Fate::Unfinished)) => collected.unfinished += 1,
+            // Somebody else removed it.
+            Ok(None) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // A damaged one is kept as it is, and keeps no other from being removed.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => collected.kept += 1,
+            Err(error) => return Err(error),
         }
-        if now.since(ended) < keep {
-            collected.kept += 1;
-            continue;
-        }
-        remove(home, &job, now)?;
-        collected.removed.push(id);
     }
     collected.removed.sort_unstable();
     let tombstones = files::open_subdir(home.dir(), "tombstones")?;
     for name in files::names(tombstones.as_fd())? {
-        let old = match read_json::<Tombstone>(tombstones.as_fd(), &name) {
-            Ok(Some(tombstone)) => now.since(tombstone.removed_at) >= KEEP_TOMBSTONES,
-            _ => false,
+        let old = match name.ends_with(".number") {
+            true => changed_at(&tombstones, &name).is_some_and(|at| now.since(at) >= KEEP_TOMBSTONES),
+            false => match read_json::<Tombstone>(tombstones.as_fd(), &name) {
+                Ok(Some(tombstone)) => now.since(tombstone.removed_at) >= KEEP_TOMBSTONES,
+                _ => false,
+            },
         };
         if old {
             rustix::fs::unlinkat(&tombstones, name.as_str(), AtFlags::empty())?;
@@ -99,6 +94,45 @@ pub fn collect(home: &Home, now: UnixMicros, keep: Millis) -> io::Result<Collect
     }
     remove_aside(home, now)?;
     Ok(collected)
+}
+
+enum Fate {
+    Removed,
+    Kept,
+    Unfinished,
+}
+
+fn collect_one(home: &Home, id: JobId, now: UnixMicros, keep: Millis) -> io::Result<Option<Fate>> {
+    let Some(job) = home.job(id)? else { return Ok(None) };
+    let (ended, proved) = match (job.receipt()?, job.attestation()?) {
+        (Some(receipt), _) => (receipt.times.settled, true),
+        (None, Some(attestation)) => (attestation.at, false),
+        (None, None) => return Ok(Some(Fate::Unfinished)),
+    };
+    // A paused job has ended and its work has not; an attested one leaves no receipt that could answer its key.
+    let owed = !proved || project(&job.look()?).state == State::Paused;
+    if owed && now.since(ended) < KEEP_TOMBSTONES {
+        return Ok(Some(Fate::Unfinished));
+    }
+    if now.since(ended) < keep {
+        return Ok(Some(Fate::Kept));
+    }
+    remove(home, &job, now)?;
+    Ok(Some(Fate::Removed))
+}
+
+/// The highest number of a removed call without a key, so that an old id never comes to mean another job.
+pub(crate) fn last_number(home: &Home, call: CallHash) -> io::Result<Option<NonZeroU32>> {
+    let tombstones = files::open_subdir(home.dir(), "tombstones")?;
+    let text = files::read_small(tombstones.as_fd(), &format!("{call}.number"))?;
+    Ok(text.and_then(|text| String::from_utf8(text).ok()?.trim().parse().ok()))
+}
+
+fn note_number(home: &Home, tombstones: BorrowedFd<'_>, id: JobId) -> io::Result<()> {
+    if last_number(home, id.call)?.is_some_and(|noted| noted >= id.number) {
+        return Ok(());
+    }
+    files::write_durably(tombstones, &format!("{}.number", id.call), id.number.to_string().as_bytes())
 }
 
 /// Collects if it is due, at most once an hour, and says nothing of errors: it is nobody's business in between.
@@ -132,6 +166,9 @@ fn remove(home: &Home, job: &Job, now: UnixMicros) -> io::Result<()> {
             files::write_durably(tombstones.as_fd(), &name, &serde_json::to_vec(&tombstone)?)?;
         }
     }
+    if job.spec().key.is_none() {
+        note_number(home, tombstones.as_fd(), id)?;
+    }
     // Out of sight in one step, so that nobody finds half a job.
     let tmp = files::open_subdir(home.dir(), "tmp")?;
     let mut random = [0; 12];
@@ -151,12 +188,15 @@ fn remove(home: &Home, job: &Job, now: UnixMicros) -> io::Result<()> {
     Ok(())
 }
 
+fn changed_at(dir: &OwnedFd, name: &str) -> Option<UnixMicros> {
+    let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+    u64::try_from(stat.st_mtime).ok().map(|seconds| UnixMicros(seconds * 1_000_000))
+}
+
 fn remove_aside(home: &Home, now: UnixMicros) -> io::Result<()> {
     let tmp = files::open_subdir(home.dir(), "tmp")?;
     for name in files::names(tmp.as_fd())? {
-        let Ok(stat) = rustix::fs::statat(&tmp, name.as_str(), AtFlags::SYMLINK_NOFOLLOW) else { continue };
-        let changed = UnixMicros(u64::try_from(stat.st_mtime).unwrap_or(0) * 1_000_000);
-        if now.since(changed) >= KEEP_ASIDE {
+        if changed_at(&tmp, &name).is_some_and(|at| now.since(at) >= KEEP_ASIDE) {
             remove_tree(tmp.as_fd(), &name);
         }
     }

@@ -14,6 +14,7 @@
 //! | `scribe.lock` | the scribe | held while it lives |
 //! | `settler.lock` | a settler | held while it settles |
 //! | `handed` | who answered a caller | the result was handed over whole |
+//! | `ending` | the first settler that sends TERM | when, by the monotonic clock |
 //! | `discarded` | a cancel; its folder synced | what the command saved was given up: no attempt continues from it |
 //! | `script`, `bash_env`, `stages`, `progress` | the keeper, the shell, the command | what a script needs, and what it reports |
 
@@ -57,6 +58,8 @@ pub mod name {
     pub const SETTLER_LOCK: &str = "settler.lock";
     /// See the module's table.
     pub const HANDED: &str = "handed";
+    /// See the module's table.
+    pub const ENDING: &str = "ending";
     /// See the module's table.
     pub const DISCARDED: &str = "discarded";
     /// See the module's table.
@@ -307,6 +310,11 @@ pub fn boot_id() -> io::Result<BootId> {
         return Ok(pretended);
     }
     BootId::new(outlast_sys::pidfd::boot_id()?).map_err(io::Error::other)
+}
+
+/// The inode number of the PID namespace this process is in; 0 where `/proc` does not tell.
+pub(crate) fn pid_namespace() -> u64 {
+    rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
 }
 
 /// Whether the lock under this name is held. Taking it shared for a moment is the only way to ask; the keeper that

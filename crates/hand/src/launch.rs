@@ -3,6 +3,7 @@
 use crate::contain::Containment;
 use crate::control::{self, Say, Watch};
 use crate::job::Job;
+use crate::keeper::variable;
 use crate::start;
 use outlast_core::exit::NotStarted;
 use outlast_sys::spawn::Spawn;
@@ -149,7 +150,9 @@ fn spawn(job: &Job, launch: &Launch, containment: &Containment, theirs: &OwnedFd
     if let Some(groups) = &containment.groups {
         spawn.into_cgroup(groups.keeper.dir());
     }
-    let environment = launch.environment.iter().filter_map(|(name, value)| {
+    // A caller that runs in a job has that job's marks; neither this keeper nor its command belongs to it.
+    let own = |name: &OsString| variable::OF_A_JOB.iter().all(|mark| name.as_os_str() != *mark);
+    let environment = launch.environment.iter().filter(|(name, _)| own(name)).filter_map(|(name, value)| {
         let mut entry = name.as_bytes().to_vec();
         entry.push(b'=');
         entry.extend_from_slice(value.as_bytes());

@@ -23,10 +23,10 @@ use outlast_core::receipt::{
 };
 use outlast_core::spec::{Boundary, Spec};
 use outlast_core::status::{JobFacts, Liveness, Settling, settling};
-use outlast_core::time::Millis;
+use outlast_core::time::{Millis, Mono};
 use outlast_sys::cgroup::Leaf;
 use outlast_sys::proc_tree::{Marked, scan_environ_mark};
-use outlast_sys::{Pid, Signal, pidfd};
+use outlast_sys::{Errno, Pid, Signal, pidfd};
 use rustix::fs::{AtFlags, FlockOperation};
 use std::ffi::OsStr;
 use std::io;
@@ -140,7 +140,7 @@ fn elect(home: &Home, job: &Job) -> io::Result<Option<[OwnedFd; 2]>> {
 }
 
 fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Result<Outcome> {
-    let why = match prove(facts, how) {
+    let why = match prove(job, facts, how) {
         Ok(proof) => {
             return finish(home, job, facts, proof).map(|receipt| Outcome::Settled(Box::new(receipt)));
         }
@@ -183,14 +183,17 @@ fn explain(why: &NotProven) -> String {
 }
 
 /// Ends the tree where that is due, and proves what a settler can.
-fn prove(facts: &JobFacts, how: &Settle) -> Result<DeathProof, NotProven> {
+fn prove(job: &Job, facts: &JobFacts, how: &Settle) -> Result<DeathProof, NotProven> {
     if let Ok(proof) = evidence::boot_changed(&facts.spec.boot_id, &facts.boot_id) {
         return Ok(proof);
     }
     let Some(StartMark::Keeper(mark)) = &facts.start else { return Err(NotProven::DescendantsLeft) };
+    if mark.pid_namespace != job::pid_namespace() {
+        return Err(NotProven::OtherNamespace);
+    }
     let due = *how == Settle::Asked || (*how != Settle::Prove && past_deadline(facts, mark));
     if due {
-        end_tree(facts, mark);
+        end_tree(job, facts, mark);
     }
     let at = clock::unix_now();
     match mark.boundary {
@@ -198,7 +201,8 @@ fn prove(facts: &JobFacts, how: &Settle) -> Result<DeathProof, NotProven> {
             let Some((_, init_pid, start_time, _)) = facts.ledger.started else {
                 return Err(NotProven::InitLives);
             };
-            let now = pid(init_pid).and_then(|pid| contain::same_process_now(pid, start_time));
+            let looked = pid(init_pid).ok_or(Errno::INVAL).and_then(contain::process_now);
+            let Ok(now) = looked else { return Err(NotProven::InitLives) };
             evidence::pid_namespace_init_gone(InitLook { init_pid, start_time, now }, at)
         }
         Boundary::Cgroup2Subreaper => {
@@ -244,7 +248,7 @@ fn place(mark: &LeafMark) -> PathBuf {
 }
 
 /// TERM, the grace, KILL: to what the boundary still holds, and to what carries the job's mark.
-fn end_tree(facts: &JobFacts, mark: &KeeperMark) {
+fn end_tree(job: &Job, facts: &JobFacts, mark: &KeeperMark) {
     let init = match mark.boundary {
         Boundary::PidNamespace => facts.ledger.started.and_then(|(_, raw, start_time, _)| {
             let pid = pid(raw)?;
@@ -282,7 +286,10 @@ fn end_tree(facts: &JobFacts, mark: &KeeperMark) {
     };
     signal_all(Signal::TERM);
     signal_all(Signal::CONT);
-    if wait_until(Duration::from_millis(facts.spec.manner.grace.0), over) {
+    // The grace counts from the first settler's TERM: callers with less time than that come again and again.
+    let since_first = clock::mono_now().since(first_term(job, mark));
+    let grace = facts.spec.manner.grace.0.saturating_sub(since_first.0);
+    if wait_until(Duration::from_millis(grace), over) {
         return;
     }
     if let Some(init) = &init {
@@ -293,6 +300,18 @@ fn end_tree(facts: &JobFacts, mark: &KeeperMark) {
     }
     signal_all(Signal::KILL);
     wait_until(KILLED_WITHIN, over);
+}
+
+/// When a settler first sent TERM to this job, in this boot: noted by the first, read by those after it.
+fn first_term(job: &Job, mark: &KeeperMark) -> Mono {
+    let now = clock::mono_now();
+    if files::create_new(job.dir(), name::ENDING, now.0.to_string().as_bytes()).is_ok() {
+        return now;
+    }
+    let noted = files::read_small(job.dir(), name::ENDING).ok().flatten();
+    let noted = noted.and_then(|text| String::from_utf8(text).ok()?.parse().ok()).map(Mono);
+    // Not before the keeper's own start: whatever stands there then is none of ours.
+    noted.filter(|noted| *noted >= mark.mono && *noted <= now).unwrap_or(now)
 }
 
 /// Looks until `done`, for `at_most`.

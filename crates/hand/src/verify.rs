@@ -313,7 +313,9 @@ impl Check {
         }
         let tombstones = files::open_subdir(home.dir(), "tombstones")?;
         for name in files::names(tombstones.as_fd())? {
-            if read_json::<crate::gc::Tombstone>(tombstones.as_fd(), &name).is_err() {
+            if name.ends_with(".json")
+                && read_json::<crate::gc::Tombstone>(tombstones.as_fd(), &name).is_err()
+            {
                 self.found("I13", None, format!("tombstone {name} cannot be read"));
             }
         }

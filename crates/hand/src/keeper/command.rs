@@ -21,6 +21,8 @@ pub(crate) mod variable {
     pub(crate) const CHECKPOINT: &str = "OUTLAST_CHECKPOINT";
     /// Where the shell notes the statuses of its last pipeline.
     pub(crate) const STAGES: &str = "OUTLAST_STAGES";
+    /// Those that speak of one job, and of no other that its command starts.
+    pub(crate) const OF_A_JOB: [&str; 4] = [JOB_ID, PROGRESS, CHECKPOINT, STAGES];
     /// The start file of a bash that is to note them.
     pub(crate) const BASH_ENV: &str = "BASH_ENV";
 }
@@ -138,9 +140,14 @@ fn arguments(
     match &spec.manner.capture {
         Capture::NotAPipeline | Capture::NotCaptured { .. } => {}
         Capture::BashEnv { text, .. } => {
-            let start_file = write(name::BASH_ENV, text)?;
-            environment.insert(variable::BASH_ENV.into(), start_file.into());
-            environment.insert(variable::STAGES.into(), stages.into());
+            // bash expands the value before it reads the file: a path that would not stand for itself is left out, and
+            // the stages are then not captured.
+            let plain = |byte: &u8| !b"$`\\\"'".contains(byte);
+            if work.as_os_str().as_bytes().iter().all(plain) {
+                let start_file = write(name::BASH_ENV, text)?;
+                environment.insert(variable::BASH_ENV.into(), start_file.into());
+                environment.insert(variable::STAGES.into(), stages.into());
+            }
         }
         Capture::Rewritten { text, argument, .. } => {
             match argument {

@@ -14,7 +14,7 @@ use crate::job::name;
 use crate::{files, log, marks};
 use outlast_bytelog::{DirDisk, Gap, GapCause, GapLength, Options, Resume, Stream, Writer};
 use outlast_core::id::Cursor;
-use outlast_core::ledger::Record;
+use outlast_core::ledger::{Record, StartMark};
 use outlast_core::receipt::{Drain, Output, OutputHash, TerminalMutation};
 use outlast_core::spec::Spec;
 use outlast_core::time::{Millis, Mono};
@@ -111,6 +111,8 @@ struct State<'a> {
     receipt: Option<(Mono, Vec<u8>)>,
     /// Whether the warden ever had something to note: one that was too late for the start mark has not.
     has_work: bool,
+    /// The warden's pid, as long as it lived.
+    warden: Option<u32>,
     outbox: VecDeque<ToWarden>,
     finished: bool,
 }
@@ -175,6 +177,7 @@ impl<'a> State<'a> {
             drain: None,
             receipt: None,
             has_work: scribe_is_successor,
+            warden: rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()),
             outbox: VecDeque::new(),
             finished: false,
         };
@@ -542,7 +545,7 @@ impl<'a> State<'a> {
             self.write_receipt(now);
         }
         if !self.warden_lives && self.drain.is_none() && self.receipt.is_none() {
-            self.orphaned(all_ended);
+            self.orphaned(self.sources.iter().all(|source| !source.open));
         }
     }
 
@@ -604,7 +607,20 @@ impl<'a> State<'a> {
         }
         let (gaps, more) = self.writer.as_ref().map(Writer::gaps).unwrap_or_default();
         let committed = self.writer.as_ref().map_or(0, Writer::committed);
-        let (committed, gaps) = self.ended.clone().unwrap_or((committed, gaps));
+        let (committed, mut gaps) = self.ended.clone().unwrap_or((committed, gaps));
+        let mut end = committed;
+        if self.storage_failed.is_some() {
+            // What was read and could not be kept is stated, in the receipt where the log cannot say it.
+            let read = self.writer.as_ref().map_or(0, Writer::cursor).saturating_add(self.dropped);
+            end = committed.max(read);
+            if end > committed {
+                gaps.push(Gap {
+                    from: committed,
+                    length: GapLength::Known(end - committed),
+                    cause: GapCause::StorageFailed,
+                });
+            }
+        }
         if committed > 0 && self.ended.is_some() {
             self.announce(committed);
         }
@@ -613,7 +629,7 @@ impl<'a> State<'a> {
             (None, _) => log::output_hash(self.hasher.as_ref()),
         };
         Output {
-            final_cursor: Cursor(committed),
+            final_cursor: Cursor(end),
             hash,
             drain,
             gaps: gaps.iter().map(log::gap_for_receipt).collect(),
@@ -646,7 +662,7 @@ impl<'a> State<'a> {
     /// Without a warden: drain to the end, learn the leader's exit if the kernel tells, note both, and go. The job is
     /// unknown, and whoever settles it finds this.
     fn orphaned(&mut self, all_ended: bool) {
-        if !self.has_work {
+        if !self.has_work && !self.mark_is_our_wardens() {
             self.finished = true;
             return;
         }
@@ -672,6 +688,15 @@ impl<'a> State<'a> {
             }
         }
         self.finished = all_ended && self.leader.is_none();
+    }
+
+    /// Whether the warden that is gone had taken the start mark: then there may be a command, though it died before it
+    /// could say so.
+    fn mark_is_our_wardens(&mut self) -> bool {
+        let mark = crate::job::read_json(self.scribe.job_dir, name::START);
+        let ours = matches!(mark, Ok(Some(StartMark::Keeper(mark))) if Some(mark.warden_pid) == self.warden);
+        self.has_work |= ours;
+        ours
     }
 
     fn note(&mut self, record: &Record) {

@@ -124,6 +124,7 @@ impl<'k> Starting<'k> {
             warden_pid: raw(own),
             warden_start_time: pidfd::start_time(own).unwrap_or(0),
             boot_id: job::boot_id()?,
+            pid_namespace: job::pid_namespace(),
             at: clock::unix_now(),
             mono: started,
             boundary: containment.boundary,
