@@ -17,4 +17,5 @@ mod output;
 mod races;
 mod reboot;
 mod stops;
+mod strangers;
 mod trees;

@@ -483,7 +483,7 @@ pub(crate) fn stop_request(job: &Job, id: &str, force: bool) -> StopRequest {
 pub(crate) struct Run {
     pub(crate) job: Job,
     pub(crate) watch: Watch,
-    said: RefCell<Vec<Say>>,
+    pub(crate) said: RefCell<Vec<Say>>,
 }
 
 /// What its log holds.
