@@ -23,6 +23,9 @@ pub const MESSAGE_LIMIT: usize = 64 << 10;
 /// How long to wait for a place among those who wait to be let in.
 const CROWDED_AT_MOST: Duration = Duration::from_secs(5);
 
+/// The least time that one message has to be answered, so that a call without time can still be told something.
+const ANSWER_WITHIN: Duration = Duration::from_millis(50);
+
 /// The most bytes of standard input one message carries.
 pub const STDIN_CHUNK: usize = 32 << 10;
 
@@ -207,16 +210,27 @@ pub fn wait_readable(fd: BorrowedFd<'_>, timeout: Option<Duration>) -> io::Resul
 /// # Errors
 /// What the system says.
 pub fn ask(job: &Job, ask: &Ask, bytes: &[u8], timeout: Duration) -> io::Result<Option<Say>> {
-    let Some(socket) = connect(job)? else { return Ok(None) };
+    match ask_for(job, ask, bytes, timeout, CROWDED_AT_MOST)? {
+        Some(Notice::Said(say)) => Ok(Some(say)),
+        Some(Notice::TimedOut | Notice::Closed) | None => Ok(None),
+    }
+}
+
+/// Asks one thing and tells what came back; `None` where no keeper listens.
+fn ask_for(
+    job: &Job,
+    ask: &Ask,
+    bytes: &[u8],
+    timeout: Duration,
+    crowded: Duration,
+) -> io::Result<Option<Notice>> {
+    let Some(socket) = connect_within(job, crowded)? else { return Ok(None) };
     match send(socket.as_fd(), ask, bytes) {
         Ok(()) => {}
         Err(Errno::PIPE | Errno::CONNRESET) => return Ok(None),
         Err(errno) => return Err(errno.into()),
     }
-    match (Watch { socket }).next(Some(timeout))? {
-        Notice::Said(say) => Ok(Some(say)),
-        Notice::TimedOut | Notice::Closed => Ok(None),
-    }
+    Ok(Some((Watch { socket }).next(Some(timeout))?))
 }
 
 /// What became of a stop.
@@ -253,11 +267,12 @@ pub struct StdinAnswer {
 }
 
 /// Gives bytes to a command's open standard input, in order, each once: bytes before what was taken are skipped, so
-/// a repeated call does no harm. Blocks while the command does not read, for `timeout` at most.
+/// a repeated call does no harm. Blocks while the command does not read or the keeper does not answer, for `timeout` at
+/// most; one message has 50 ms in any case.
 ///
 /// # Errors
-/// What the system says; `NotConnected` where no keeper answers; `InvalidInput` where `offset` lies past what was
-/// taken, or the job's standard input is not open.
+/// What the system says; `NotConnected` where no keeper listens; `TimedOut` where one does, and did not say that it took
+/// anything; `InvalidInput` where `offset` lies past what was taken, or the job's standard input is not open.
 pub fn write_stdin(
     job: &Job,
     offset: Cursor,
@@ -273,8 +288,20 @@ pub fn write_stdin(
         let chunk = &bytes[skip..(skip + STDIN_CHUNK).min(bytes.len())];
         let last = skip + chunk.len() == bytes.len();
         let asked = Ask::Stdin { offset: Cursor(offset.0 + skip as u64), close: close && last };
-        match ask(job, &asked, chunk, Duration::from_secs(10))? {
-            Some(Say::StdinTaken { offset: taken, closed }) => {
+        let left = until.saturating_duration_since(Instant::now()).max(ANSWER_WITHIN);
+        let answer = match ask_for(job, &asked, chunk, left, left.min(CROWDED_AT_MOST)) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Some(Notice::TimedOut),
+            answer => answer?,
+        };
+        let said = match answer {
+            Some(Notice::Said(say)) => say,
+            // What it took before stays taken.
+            Some(Notice::TimedOut) if next > offset => return Ok(StdinAnswer { taken: next, closed: false }),
+            Some(Notice::TimedOut) => return Err(io::ErrorKind::TimedOut.into()),
+            Some(Notice::Closed) | None => return Err(io::ErrorKind::NotConnected.into()),
+        };
+        match said {
+            Say::StdinTaken { offset: taken, closed } => {
                 if closed || (taken.0 >= end && !close) || Instant::now() >= until {
                     return Ok(StdinAnswer { taken, closed });
                 }
@@ -284,9 +311,8 @@ pub fn write_stdin(
                 }
                 next = taken;
             }
-            Some(Say::Refused { why }) => return Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
-            None => return Err(io::ErrorKind::NotConnected.into()),
-            Some(other) => return Err(unexpected(&other)),
+            Say::Refused { why } => return Err(io::Error::new(io::ErrorKind::InvalidInput, why)),
+            other => return Err(unexpected(&other)),
         }
     }
 }
@@ -322,7 +348,11 @@ fn unexpected(say: &Say) -> io::Error {
 }
 
 fn connect(job: &Job) -> io::Result<Option<OwnedFd>> {
-    let until = Instant::now() + CROWDED_AT_MOST;
+    connect_within(job, CROWDED_AT_MOST)
+}
+
+fn connect_within(job: &Job, crowded: Duration) -> io::Result<Option<OwnedFd>> {
+    let until = Instant::now() + crowded;
     let mut pause = Duration::from_millis(2);
     loop {
         match unix::connect(job.dir(), OsStr::new(name::CONTROL)) {

@@ -8,10 +8,13 @@
 //!   guesses, so it is applied to views and never to what is stored. Offsets stay as well.
 //! - [`terminal`] removes what output could do to the terminal of whoever looks at it, colours excepted.
 //!
+//! [`remainder`] stands beside the first, for a stream that is taken over from a reader that was lost.
+//!
 //! All three hold back only bytes whose fate the next ones decide, and need memory that does not depend on
 //! how much they are fed.
 #![forbid(unsafe_code)]
 
+pub mod remainder;
 pub mod secrets;
 pub mod terminal;
 pub mod view;

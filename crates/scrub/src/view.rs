@@ -308,8 +308,7 @@ mod tests {
     #[test]
     fn nothing_is_held_back_of_ordinary_output() {
         let mut masker = ViewMasker::new();
-        for line in
-            ["Compiling foo v0.1.0 (/src/foo)\n", "progress 10%\r", "$ ", "key ", "http://x/ ", "a=b"]
+        for line in ["Compiling foo v0.1.0 (/src/foo)\n", "progress 10%\r", "$ ", "key ", "http://x/ ", "a=b"]
         {
             let mut out = Vec::new();
             masker.push(line.as_bytes(), &mut out);

@@ -18,6 +18,7 @@ use outlast_core::ledger::{Record, StartMark};
 use outlast_core::receipt::{Drain, Output, OutputHash, TerminalMutation};
 use outlast_core::spec::Spec;
 use outlast_core::time::{Millis, Mono};
+use outlast_scrub::remainder::Remainder;
 use outlast_scrub::secrets::Masker;
 use outlast_sys::mem::PageBuf;
 use outlast_sys::unix::{self, Received};
@@ -65,6 +66,7 @@ pub(super) struct Scribe<'a> {
     /// Whether an earlier scribe of this job was lost.
     pub(super) successor: bool,
     pub(super) maskers: [Masker; 2],
+    pub(super) remainders: [Remainder; 2],
 }
 
 /// One pipe (or terminal) that output comes from.
@@ -398,8 +400,10 @@ impl<'a> State<'a> {
         if masker.is_noop() {
             self.log(stream, bytes);
         } else {
+            let mut bytes = bytes.to_vec();
+            self.scribe.remainders[index.min(1)].mask(&mut bytes);
             let mut masked = Vec::with_capacity(bytes.len());
-            masker.push(bytes, &mut masked);
+            masker.push(&bytes, &mut masked);
             self.log(stream, &masked);
         }
     }

@@ -14,6 +14,7 @@ use outlast_core::exit::Exit;
 use outlast_core::ledger::{KeeperMark, LeafMark, Record, StartMark};
 use outlast_core::spec::{Spec, Stdin};
 use outlast_core::time::Mono;
+use outlast_scrub::remainder::Remainder;
 use outlast_scrub::secrets::{Masker, Secrets};
 use outlast_sys::signals::SignalFd;
 use outlast_sys::spawn::Stage;
@@ -270,6 +271,7 @@ pub(super) fn fork_scribe(keeper: &Keeper, ends: &Ends, successor: bool) -> io::
             link: theirs,
             successor,
             maskers: maskers(keeper),
+            remainders: remainders(keeper, successor),
         })
     })?;
     Ok(ScribeHandle { pid, pidfd, link: ours })
@@ -278,16 +280,27 @@ pub(super) fn fork_scribe(keeper: &Keeper, ends: &Ends, successor: bool) -> io::
 /// Masks for the declared secrets, one for each stream. Their values are in the environment that this process was
 /// given, and nowhere at rest.
 pub(super) fn maskers(keeper: &Keeper) -> [Masker; 2] {
+    // Admission has refused values that cannot be masked.
+    let secrets = Secrets::new(secret_values(keeper)).unwrap_or_else(|_| Secrets::none());
+    [secrets.masker(), secrets.masker()]
+}
+
+/// For a scribe that takes over: the lost one may have read, and not written, the beginning of a secret.
+fn remainders(keeper: &Keeper, successor: bool) -> [Remainder; 2] {
+    if !successor {
+        return [Remainder::default(), Remainder::default()];
+    }
+    let values: Vec<Vec<u8>> = secret_values(keeper).into_iter().map(|(_, value)| value).collect();
+    let remainder = Remainder::new(&values);
+    [remainder.clone(), remainder]
+}
+
+fn secret_values(keeper: &Keeper) -> Vec<(String, Vec<u8>)> {
     use std::os::unix::ffi::OsStrExt;
     let names = &keeper.spec.work.secrets;
-    let values = keeper
-        .environment
-        .iter()
-        .filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.as_bytes().to_vec())))
-        .filter(|(name, _)| names.contains_key(name));
-    // Admission has refused values that cannot be masked.
-    let secrets = Secrets::new(values.collect()).unwrap_or_else(|_| Secrets::none());
-    [secrets.masker(), secrets.masker()]
+    let all = keeper.environment.iter();
+    let all = all.filter_map(|(name, value)| Some((name.to_str()?.to_owned(), value.as_bytes().to_vec())));
+    all.filter(|(name, _)| names.contains_key(name)).collect()
 }
 
 impl Running<'_> {
