@@ -8,6 +8,7 @@ use crate::envelope::{Answer, CallFacts, Data};
 use crate::failure::{self, Failure};
 use crate::live::Selection;
 use crate::outlet::Ears;
+use crate::output;
 use crate::result::{JobData, Look, Show, failure_of, job_data, progress_in_words, took};
 use crate::vigil::{End, Ended, SetUpFailed, Streaming, Until, Vigil};
 use outlast_core::exit::{Exit, NotStarted};
@@ -141,6 +142,12 @@ pub(crate) fn attend(
     }
     let mut warnings = if context.json() { look.facts.spec.manner.warnings.clone() } else { Vec::new() };
     warnings.extend(earlier_run(attendance.arrival, &data));
+    let receipt = look.facts.receipt.as_ref();
+    let missing = match show {
+        Show::Text(_) => data.output.as_ref().and_then(|output| output.missing.clone()),
+        Show::Counts => receipt.and_then(|receipt| output::missing_in(&job, receipt)),
+    };
+    warnings.extend(output::warnings(receipt, missing.as_ref(), data.output_unavailable.as_deref()));
     let complete =
         ended.written && look.facts.receipt.is_some() && !is_paused(&look.facts) && ended.end != End::Reached;
     let note = note_of(context, &ended, &look, error.as_ref());

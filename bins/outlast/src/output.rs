@@ -4,7 +4,8 @@ use crate::masks;
 use crate::window::{Window, share, text_of};
 use outlast_bytelog::{Error, Gap, GapLength, Item, ReadOutcome, Stream, Tail};
 use outlast_core::id::Cursor;
-use outlast_core::receipt::Receipt;
+use outlast_core::receipt::{Drain, Receipt};
+use outlast_core::spec::Warning;
 use outlast_hand::job::Job;
 use outlast_hand::log::gap_cause;
 use serde::Serialize;
@@ -46,6 +47,9 @@ pub(crate) struct OutputData {
     /// Where that is.
     #[serde(skip)]
     pub(crate) read_more_at: Option<u64>,
+    /// The end that was logged, and that the log does not hold any more; one of `gaps`.
+    #[serde(skip)]
+    pub(crate) missing: Option<GapData>,
 }
 
 /// One stream of it.
@@ -126,6 +130,7 @@ pub(crate) fn gather(
     let mut gaps = Vec::new();
     let mut cursor = 0;
     let mut skipped = false;
+    let mut log_end;
     loop {
         if !skipped && known_end > WHOLE && cursor >= EITHER_END {
             skipped = true;
@@ -144,18 +149,30 @@ pub(crate) fn gather(
         }
         let stuck = outcome.next == cursor && outcome.items.is_empty();
         cursor = outcome.next.max(cursor);
+        log_end = outcome.end.min(cursor);
         if outcome.tail != Tail::More || stuck {
             break;
         }
     }
+    let missing = receipt.and_then(|receipt| missing_end(receipt, &gaps, log_end));
+    gaps.extend(missing.clone());
     let counted =
         |window: &Window, stated: Option<u64>| stated.or_else(|| (!skipped).then(|| window.total()));
     let [out, err] = streams;
     let stdout_bytes = counted(&out.window, receipt.and_then(|receipt| receipt.output.stdout_bytes));
     let stderr_bytes = counted(&err.window, receipt.and_then(|receipt| receipt.output.stderr_bytes));
     let (for_stdout, for_stderr) = share(limit, out.window.total(), err.window.total());
-    let (stdout, omitted_stdout) = show(out, stdout_bytes, for_stdout);
-    let (stderr, omitted_stderr) = show(err, stderr_bytes, for_stderr);
+    // Where a count is not stated, either stream may have had what is missing.
+    let is_short = |window: &Window, stated: Option<u64>| {
+        missing.is_some() && stated.is_none_or(|bytes| bytes > window.total())
+    };
+    let stated = receipt.map(|receipt| &receipt.output);
+    let short_stdout = is_short(&out.window, stated.and_then(|output| output.stdout_bytes));
+    let short_stderr = is_short(&err.window, stated.and_then(|output| output.stderr_bytes));
+    let (mut stdout, omitted_stdout) = show(out, stdout_bytes, for_stdout);
+    let (mut stderr, omitted_stderr) = show(err, stderr_bytes, for_stderr);
+    stdout.truncated |= short_stdout;
+    stderr.truncated |= short_stderr;
     let omitted = omitted_stdout.into_iter().chain(omitted_stderr).min();
     let read_more_at = omitted.or_else(|| final_cursor.is_none().then_some(cursor));
     Ok(OutputData {
@@ -166,7 +183,67 @@ pub(crate) fn gather(
         gaps,
         read_more_command: None,
         read_more_at,
+        missing,
     })
+}
+
+/// What a log that ends at `log_end` lacks of what its receipt says was logged, where no gap states it.
+pub(crate) fn missing_end(receipt: &Receipt, gaps: &[GapData], log_end: u64) -> Option<GapData> {
+    let end = receipt.output.final_cursor.0;
+    let covers = |from: u64, to: Option<u64>| from <= log_end && to.is_none_or(|to| to >= end);
+    let stated = gaps.iter().any(|gap| covers(gap.from, gap.to))
+        || receipt.output.gaps.iter().any(|gap| covers(gap.from.0, gap.to.map(|to| to.0)));
+    (log_end < end && !stated).then(|| GapData { from: log_end, to: Some(end), cause: "lost".to_owned() })
+}
+
+/// The same of a job's log, for an answer that does not read it.
+pub(crate) fn missing_in(job: &Job, receipt: &Receipt) -> Option<GapData> {
+    let end = receipt.output.final_cursor.0;
+    let mut log_end = 0;
+    let mut gaps = Vec::new();
+    if let (Some(mut cursor), Ok(mut log)) = (end.checked_sub(1), job.log()) {
+        while let Ok(outcome) = log.read_from(Cursor(cursor), CHUNK) {
+            log_end = outcome.end;
+            gaps.extend(outcome.items.iter().filter_map(|item| match item {
+                Item::Gap(gap) => Some(GapData::from(gap)),
+                Item::Data { .. } => None,
+            }));
+            if log_end >= end || outcome.tail != Tail::More || outcome.next <= cursor {
+                break;
+            }
+            cursor = outcome.next;
+        }
+    }
+    missing_end(receipt, &gaps, log_end)
+}
+
+/// What the caller should know of output that cannot be had: `missing`, a log that cannot be read, and one that could
+/// not be written.
+pub(crate) fn warnings(
+    receipt: Option<&Receipt>,
+    missing: Option<&GapData>,
+    unreadable: Option<&str>,
+) -> Vec<Warning> {
+    let warning =
+        |message: String, context| Warning { code: "OUTPUT_UNAVAILABLE".to_owned(), message, context };
+    let mut warnings = Vec::new();
+    if let Some(gap) = missing {
+        let to = gap.to.map_or_else(|| "the end".to_owned(), |to| to.to_string());
+        warnings.push(warning(
+            format!(
+                "the output from cursor {} to {to} was logged and is lost: the log ends before it",
+                gap.from
+            ),
+            Some(serde_json::json!(gap)),
+        ));
+    }
+    if let Some(why) = unreadable.filter(|_| receipt.is_some()) {
+        warnings.push(warning(format!("the output cannot be read: {why}"), None));
+    }
+    if let Some(Drain::StorageFailed { why }) = receipt.map(|receipt| &receipt.output.drain) {
+        warnings.push(warning(format!("the output could not be kept to its end: {why}"), None));
+    }
+    warnings
 }
 
 fn place(stream: Stream) -> usize {

@@ -155,8 +155,8 @@ impl Look {
     }
 
     /// Where the next write to its standard input begins. The keeper knows; the ledger is written a moment later.
-    pub(crate) fn stdin_taken(&self, job: &Job) -> Cursor {
-        match control::write_stdin(job, Cursor(0), &[], false, Duration::ZERO) {
+    pub(crate) fn stdin_taken(&self, job: &Job, timeout: Duration) -> Cursor {
+        match control::write_stdin(job, Cursor(0), &[], false, timeout) {
             Ok(answer) => answer.taken,
             Err(_) => self.facts.ledger.stdin.map_or(Cursor(0), |(offset, _)| offset),
         }
@@ -291,6 +291,7 @@ fn counts(receipt: Option<&Receipt>, end: Cursor, text: Option<String>) -> Outpu
         read_more_command: None,
         read_more_at: (text.is_none() && output.is_none_or(|output| output.final_cursor > Cursor(0)))
             .then_some(0),
+        missing: None,
     }
 }
 

@@ -61,8 +61,22 @@ fn persist(home: &Path, id: JobId, how: &Settle) -> io::Result<Outcome> {
     let job = home.job(id)?.ok_or(io::ErrorKind::NotFound)?;
     loop {
         match settle(&home, &job, how)? {
-            Outcome::Busy => std::thread::sleep(OTHER_SETTLER),
+            Outcome::Busy => {}
             outcome => return Ok(outcome),
         }
+        // Who has the lock may be a keeper that came late, and not another settler.
+        let facts = job.look()?;
+        let due = settling(&facts);
+        match (facts.receipt, &facts.attestation) {
+            (Some(receipt), _) => return Ok(Outcome::Settled(Box::new(receipt))),
+            (None, Some(word)) if *how == Settle::IfDue => {
+                return Ok(Outcome::StillUnknown { why: format!("{} attested its death", word.name) });
+            }
+            (None, _) => {}
+        }
+        if due == Settling::NotNeeded {
+            return Ok(Outcome::KeeperLives);
+        }
+        std::thread::sleep(OTHER_SETTLER);
     }
 }

@@ -4,7 +4,7 @@ use crate::args::values::Input;
 use crate::failure::{self, Failure};
 use crate::outlet::timespec;
 use outlast_core::spec::Stdin;
-use outlast_core::time::Mono;
+use outlast_core::time::{Millis, Mono};
 use outlast_hand::clock;
 use outlast_hand::home::{Home, fill_random};
 use outlast_sys::signals::SignalFd;
@@ -17,6 +17,9 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes read at once.
 const CHUNK: usize = 256 << 10;
+
+/// Input that is there is copied for at least so long, whatever the budget: a call with none still takes a file.
+const AT_LEAST: Millis = Millis(1_000);
 
 /// Standard input of a job that is about to be admitted.
 #[derive(Debug)]
@@ -118,7 +121,12 @@ fn copy_into(
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0; CHUNK];
     let mut total = 0;
+    let ready_until = until.map(|until| until.max(clock::mono_now().plus(AT_LEAST)));
     loop {
+        // An input that always has more would else never let the clock be looked at.
+        if ready_until.is_some_and(|until| until <= clock::mono_now()) {
+            return Err(Short::OutOfTime);
+        }
         wait_for_input(source, until, signals)?;
         let count = match rustix::io::read(source, &mut buffer) {
             Ok(0) => break,

@@ -7,11 +7,15 @@ use outlast_core::time::{Millis, Mono};
 use outlast_hand::job::Job;
 use outlast_hand::{clock, control};
 use outlast_sys::pty::{self, RawMode};
+use std::io::ErrorKind;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
 /// The key that detaches: Ctrl-]. Every other key, Ctrl-C too, is the command's.
 const DETACH: u8 = 0x1d;
+
+/// How long the keeper has to say how far its standard input was taken.
+const ASK_WITHIN: Duration = Duration::from_secs(10);
 
 /// Keys that wait are tried again after so long.
 const RETRY: Millis = Millis(20);
@@ -45,7 +49,7 @@ impl Keys {
         let terminal = rustix::stdio::stdin();
         let Ok(raw) = RawMode::enter(terminal) else { return Ok(None) };
         // Keys that an earlier call passed on are counted there: begun too low, the first of ours would pass for them.
-        let offset = Look::at(job)?.stdin_taken(job);
+        let offset = Look::at(job)?.stdin_taken(job, ASK_WITHIN);
         Ok(Some(Keys { _raw: raw, terminal, waiting: Vec::new(), offset, retry_at: None, open: true }))
     }
 
@@ -94,8 +98,8 @@ impl Keys {
                     self.waiting.clear();
                 }
             }
-            // Not listening yet, or not any more: the job's end shows by itself.
-            Err(error) if error.kind() == std::io::ErrorKind::NotConnected => {}
+            // Not listening yet, not any more, or busy: the job's end shows by itself, and keys are sent again.
+            Err(error) if matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::TimedOut) => {}
             Err(_) => self.waiting.clear(),
         }
         if !self.waiting.is_empty() {

@@ -206,6 +206,8 @@ struct Standing<'a> {
     cursor: u64,
     write_failed: Option<io::Error>,
     settled: bool,
+    /// Its keeper is lost and it is not settled: what the log holds now is all there will be.
+    lost: bool,
     /// Output may have been logged since it was looked at.
     output_came: bool,
     log_end: Option<(LogReader, u64)>,
@@ -261,6 +263,7 @@ impl<'a> Standing<'a> {
             output_came: true,
             log_end: None,
             settled: false,
+            lost: false,
             started: false,
             set_up: None,
             budget_ends: vigil.budget.ends_at(vigil.context.started),
@@ -286,12 +289,10 @@ impl<'a> Standing<'a> {
     /// Does what can be done without waiting.
     fn advance(&mut self) -> Result<Option<End>, Failure> {
         let now = clock::mono_now();
-        if self.look_at.is_some_and(|at| at <= now)
-            && let Some(end) = self.look(now)?
-        {
-            return Ok(Some(end));
+        if self.look_at.is_some_and(|at| at <= now) {
+            self.look(now)?;
         }
-        if self.started && self.vigil.until == Until::Started && !self.settled {
+        if self.started && self.vigil.until == Until::Started && !self.settled && !self.lost {
             return Ok(Some(End::Reached));
         }
         if self.settled
@@ -304,7 +305,7 @@ impl<'a> Standing<'a> {
             self.live = Some(Live::new(self.vigil.selection));
         }
         if let Some(live) = &mut self.live {
-            let last = self.settled || self.vigil.until == Until::Written;
+            let last = self.settled || self.lost || self.vigil.until == Until::Written;
             let closed = live.advance(self.vigil.job, &self.stdout, &self.stderr, last)?;
             let written = live.is_drained();
             if closed && let Some(end) = self.take(Happening::OutputClosed)? {
@@ -321,6 +322,9 @@ impl<'a> Standing<'a> {
         }
         if self.settled && self.live.as_ref().is_none_or(Live::is_drained) {
             return self.take(Happening::Settled);
+        }
+        if self.lost && self.live.as_ref().is_none_or(Live::is_drained) {
+            return self.take(Happening::Lost);
         }
         if self.patience_ends.is_some_and(|at| at <= now) {
             self.patience_ends = None;
@@ -422,7 +426,7 @@ impl<'a> Standing<'a> {
     }
 
     /// Looks at the job's folder, where no keeper tells of it.
-    fn look(&mut self, now: Mono) -> Result<Option<End>, Failure> {
+    fn look(&mut self, now: Mono) -> Result<(), Failure> {
         let (home, job) = (self.vigil.home, self.vigil.job);
         self.look_at = None;
         if self.watch.is_none() {
@@ -438,16 +442,21 @@ impl<'a> Standing<'a> {
         self.started |= look.facts.ledger.started.is_some();
         self.settled |= look.facts.receipt.is_some();
         if self.settled || self.watch.is_some() {
-            return Ok(None);
+            return Ok(());
         }
         self.look_at = Some(now.plus(LOOK_AGAIN));
         if !look.is_final() {
-            return Ok(None);
+            return Ok(());
         }
         settling::if_due(home, job, self.budget_ends)?;
         let look = Look::at(job)?;
         self.settled = look.facts.receipt.is_some();
-        if !self.settled && look.is_final() { self.take(Happening::Lost) } else { Ok(None) }
+        self.lost = !self.settled && look.is_final();
+        if self.lost {
+            // Nobody tells of anything any more. What was logged until then is still written.
+            self.look_at = None;
+        }
+        Ok(())
     }
 
     fn wait_for_something(&mut self, signals: &SignalFd) -> Result<Option<End>, Failure> {

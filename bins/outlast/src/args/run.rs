@@ -155,10 +155,10 @@ pub(crate) struct RunArgs {
     /// The most memory, 1MiB at least
     #[arg(long, value_name = "SIZE", value_parser = values::memory, help_heading = "Its bounds")]
     pub(crate) memory_limit: Option<u64>,
-    /// The most output kept; 0 for all of it [default: 1GiB]
+    /// The most output kept, 64KiB at least; 0 for all of it [default: 1GiB]
     ///
     /// Past it the first 1 MiB and the newest are kept, the gap is stated, and the command is never blocked.
-    #[arg(long, value_name = "SIZE", value_parser = values::bytes, help_heading = "Its bounds")]
+    #[arg(long, value_name = "SIZE", value_parser = values::log_limit, help_heading = "Its bounds")]
     pub(crate) log_limit: Option<u64>,
     /// Time between asking the tree to end (TERM) and ending it (KILL) [default: 10s]
     ///

@@ -9,7 +9,7 @@ use crate::failure::{self, Failure};
 use crate::live::{Form, Selection};
 use crate::masks;
 use crate::outlet::Ears;
-use crate::output::GapData;
+use crate::output::{self, GapData};
 use crate::result::Look;
 use crate::settling;
 use crate::vigil::{End, Ended, LEAVE_ALONE, Streaming, Until, Vigil, take_signals};
@@ -42,6 +42,8 @@ struct Page {
     next: u64,
     /// Whether there is more already.
     more: bool,
+    /// Where the log ends, as far as was seen.
+    log_end: u64,
 }
 
 /// Reads a job's output from a cursor on.
@@ -93,8 +95,13 @@ fn written(
     };
     let facts =
         CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
+    let receipt = look.facts.receipt.as_ref();
+    let missing = receipt
+        .and_then(|receipt| output::missing_in(job, receipt))
+        .filter(|gap| gap.to.is_none_or(|to| to > args.cursor));
+    let warnings = output::warnings(receipt, missing.as_ref(), None);
     Ok(Done {
-        answer: Answer { error, facts, ..Answer::default() },
+        answer: Answer { error, warnings, facts, ..Answer::default() },
         ears: Some(Ears::new(signals, false)),
         until: budget.ends_at(context.started),
         raw: true,
@@ -119,8 +126,22 @@ fn paged(
         let vigil = vigil(context, home, job, Until::Cursor(full), budget, Streaming::Never, selection);
         ended = Some(vigil.wait(&signals)?);
     }
-    let page = page(job, args.cursor, limit, selected(args.stream))
+    // Read before the log: what comes between the two is then not taken for missing.
+    let receipt = job.receipt().map_err(|error| failure::of_system("reading the receipt", &error))?;
+    let mut page = page(job, args.cursor, limit, selected(args.stream))
         .map_err(|why| Failure::new(failure::UNAVAILABLE, "reading the output failed").detail(why))?;
+    let missing = receipt
+        .as_ref()
+        .filter(|_| !page.more)
+        .and_then(|receipt| output::missing_end(receipt, &page.gaps, page.log_end))
+        .map(|gap| GapData { from: gap.from.max(args.cursor), ..gap })
+        .filter(|gap| gap.to.is_none_or(|to| to > gap.from));
+    if let Some(gap) = &missing {
+        // Nothing lies in it to be read.
+        page.next = page.next.max(gap.to.unwrap_or(0));
+        page.gaps.push(gap.clone());
+    }
+    let warnings = output::warnings(receipt.as_ref(), missing.as_ref(), None);
     let look = Look::at(job)?;
     let settled = look.is_final();
     let error = ended.filter(|_| page.more || !settled).map(|ended| {
@@ -139,13 +160,18 @@ fn paged(
         "gaps": page.gaps,
         "final_cursor": look.facts.receipt.as_ref().map(|receipt| receipt.output.final_cursor),
     });
+    if missing.is_some()
+        && let Some(object) = data.as_object_mut()
+    {
+        object.insert("truncated".to_owned(), true.into());
+    }
     if more && let Some(object) = data.as_object_mut() {
         object.insert("continue_command".to_owned(), go_on(context, args, job, next).into());
     }
     let facts =
         CallFacts { budget_ms: budget.millis(), timeout_ms: look.timeout_ms(), ..CallFacts::default() };
     Ok(Done {
-        answer: Answer { data: Some(Data::Other(data)), error, facts, ..Answer::default() },
+        answer: Answer { data: Some(Data::Other(data)), error, warnings, facts, ..Answer::default() },
         ears: Some(Ears::new(signals, false)),
         until: budget.ends_at(context.started),
         ..Done::default()
@@ -221,18 +247,20 @@ fn page(job: &Job, from: u64, limit: usize, stream: Option<Stream>) -> Result<Pa
     let end = from.saturating_add(limit as u64);
     let mut items = Vec::new();
     let mut more = false;
+    let mut log_end = 0;
     while cursor < end.saturating_add(margin) {
         let most = usize::try_from(end.saturating_add(margin) - cursor).unwrap_or(usize::MAX).min(256 << 10);
         let outcome = log.read_from(Cursor(cursor), most).map_err(|error| error.to_string())?;
         let moved = outcome.next > cursor;
         cursor = cursor.max(outcome.next);
         items.extend(outcome.items);
+        log_end = outcome.end;
         more = outcome.tail == Tail::More;
         if !more || !moved {
             break;
         }
     }
-    Ok(cut(items, from, end, stream, cursor, more))
+    Ok(Page { log_end, ..cut(items, from, end, stream, cursor, more) })
 }
 
 /// Whether a gap lies at a cursor or behind it, and not wholly before.
@@ -305,7 +333,7 @@ fn cut(items: Vec<Item>, from: u64, end: u64, stream: Option<Stream>, read_to: u
             Chunk { stream, cursor, bytes: bytes.len() as u64, text, lossy }
         })
         .collect();
-    Page { chunks, gaps, next, more: more || read_to > next }
+    Page { chunks, gaps, next, more: more || read_to > next, log_end: read_to }
 }
 
 #[cfg(test)]

@@ -148,3 +148,42 @@ fn who_stops_reading_is_told_how_far_it_was() {
     assert!(said.contains("output was read up to cursor 292"), "{said}");
     scene.write("end", "");
 }
+
+#[test]
+fn a_lost_log_is_no_empty_success() {
+    let scene = Scene::new();
+    let job = job(&scene, "echo one; echo two >&2");
+    let mut segments = 0;
+    for entry in std::fs::read_dir(scene.home().join("jobs").join(&job)).unwrap().flatten() {
+        if entry.file_name().to_string_lossy().ends_with(".log") {
+            std::fs::remove_file(entry.path()).unwrap();
+            segments += 1;
+        }
+    }
+    assert!(segments > 0);
+    let lost = serde_json::json!({ "from": 0, "to": 8, "cause": "lost" });
+    let waited = scene.ask(&["job", "wait", &job]).exits(0);
+    assert_eq!(waited["data"]["output"]["gaps"], serde_json::json!([lost]), "{waited:#}");
+    assert_eq!(waited["data"]["output"]["stdout"]["truncated"], true);
+    assert_eq!(waited["data"]["output"]["stderr"]["truncated"], true);
+    assert_eq!(waited["warnings"][0]["code"], "OUTPUT_UNAVAILABLE");
+    let page = scene.ask(&["job", "logs", &job]).exits(0);
+    assert_eq!(page["data"]["gaps"], serde_json::json!([lost]), "{page:#}");
+    assert_eq!((&page["data"]["truncated"], &page["data"]["more"]), (&true.into(), &false.into()));
+    assert_eq!(page["warnings"][0]["code"], "OUTPUT_UNAVAILABLE");
+    for words in [&["job", "wait", "--output", "text"][..], &["job", "logs", "--raw"]] {
+        let told = scene.ask(&[words, &[&job]].concat());
+        assert!(told.stdout.is_empty());
+        assert_eq!(told.stderr.lines().count(), 1, "{}", told.stderr);
+        assert!(told.stderr.contains("from cursor 0 to 8"), "{}", told.stderr);
+    }
+}
+
+#[test]
+fn a_limit_too_small_for_a_log_is_refused() {
+    let scene = Scene::new();
+    let refused = scene.ask(&["run", "--log-limit", "65535", "--", "true"]).exits(2);
+    assert_eq!(refused["error"]["code"], "BAD_ARGUMENT");
+    assert!(refused["error"]["message"].as_str().unwrap().contains("64KiB"), "{refused:#}");
+    scene.ask(&["run", "--log-limit", "64KiB", "--", "true"]).exits(0);
+}

@@ -36,7 +36,15 @@ fn a_wait_for_a_lost_job_does_not_hang() {
     assert!(value["data"]["exit"].is_null());
     assert!(value["error"]["suggestion"].as_str().unwrap().contains(&format!("job retry {job}")));
     assert!(value["error"]["fix_command"].as_str().unwrap().contains(&format!("job settle {job}")));
+    let all_forms = || {
+        for form in [&["--output", "text"][..], &["--raw"], &["--output", "text", "--follow"]] {
+            let written = scene.ask(&[&["job", "logs", &job], form].concat());
+            assert_eq!((written.code, written.text()), (0, "partial\n"), "{form:?}");
+        }
+    };
+    all_forms();
     end(&scene, &job);
+    all_forms();
 }
 
 /// Ends what is left, by a person's word.

@@ -1,6 +1,7 @@
 //! What commands read.
 
-use crate::scene::{Scene, finish};
+use crate::scene::{Scene, finish, kill};
+use rustix::process::Signal;
 use std::io::Write;
 use std::process::Stdio;
 use std::time::Duration;
@@ -88,4 +89,60 @@ fn a_command_that_does_not_read_holds_nobody_up() {
     let offset = value["data"]["offset"].as_u64().unwrap();
     assert!(offset > 0 && offset < 4 << 20);
     assert!(value["error"]["fix_command"].as_str().unwrap().contains(&format!("--offset {offset}")));
+}
+
+#[test]
+fn input_that_never_ends_is_bounded_by_the_budget() {
+    let scene = Scene::new();
+    let answer = scene.ask(&["run", "--stdin", "/dev/zero", "--budget", "1s", "--", "touch", "began"]);
+    assert!(answer.took < Duration::from_secs(10), "{:?}", answer.took);
+    assert_eq!(answer.exits(4)["error"]["code"], "INPUT_INCOMPLETE");
+    assert!(!scene.work().join("began").exists());
+    assert_eq!(std::fs::read_dir(scene.home().join("tmp")).unwrap().count(), 0, "the half copy is removed");
+    scene.write("in", "small");
+    let none = scene.ask(&["run", "--stdin", "in", "--budget", "0", "--", "sh", "-c", "cat > f"]).json();
+    scene.until_written("f", "small");
+    scene.ask(&["job", "wait", "--budget", "20s", &Scene::job_of(&none)]).exits(0);
+}
+
+#[test]
+fn callers_at_once_lose_nothing() {
+    let scene = Scene::new();
+    let words = ["run", "--background", "--stdin", "open", "--", "sh", "-c", "sort > f"];
+    let job = Scene::job_of(&scene.ask(&words).exits(0));
+    let callers: Vec<_> = (0..8)
+        .map(|n| {
+            let name = format!("in{n}");
+            scene.write(&name, format!("line {n}\n"));
+            let mut call = scene.call(&["job", "stdin", &job]);
+            call.stdin(std::fs::File::open(scene.work().join(name)).unwrap());
+            call.spawn().unwrap()
+        })
+        .collect();
+    for caller in callers {
+        assert!(caller.wait_with_output().unwrap().status.success());
+    }
+    scene.ask(&["job", "stdin", "--close", &job]).exits(0);
+    scene.ask(&["job", "wait", "--budget", "20s", &job]).exits(0);
+    assert_eq!(scene.read("f"), (0..8).map(|n| format!("line {n}\n")).collect::<String>());
+}
+
+#[test]
+fn a_keeper_that_does_not_answer_is_no_success() {
+    let scene = Scene::new();
+    let words = ["run", "--background", "--stdin", "open", "--", "sh", "-c", "sleep 1000; :"];
+    let job = Scene::job_of(&scene.ask(&words).exits(0));
+    let warden = scene.process("outlast-warden");
+    scene.write("in", "x");
+    kill(warden, Signal::STOP);
+    let [given, asked] = [&["--offset", "0"][..], &[]].map(|offset| {
+        let mut call = scene.call(&[&["job", "stdin", "--budget", "1s", &job], offset].concat());
+        call.stdin(std::fs::File::open(scene.work().join("in")).unwrap());
+        finish(call)
+    });
+    kill(warden, Signal::CONT);
+    for answer in [given, asked] {
+        assert!(answer.took < Duration::from_secs(4), "{:?}", answer.took);
+        assert_eq!(answer.exits(14)["error"]["code"], "INCOMPLETE");
+    }
 }
