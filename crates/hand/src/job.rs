@@ -13,6 +13,7 @@
 //! | `control` | the warden | the socket it listens on while it lives |
 //! | `scribe.lock` | the scribe | held while it lives |
 //! | `settler.lock` | a settler | held while it settles |
+//! | `stdin.lock` | callers that give input | held in turn, so that no two begin at one offset |
 //! | `handed` | who answered a caller | the result was handed over whole |
 //! | `ending` | the first settler that sends TERM | when, by the monotonic clock |
 //! | `discarded` | a cancel; its folder synced | what the command saved was given up: no attempt continues from it |

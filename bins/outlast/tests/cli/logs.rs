@@ -155,7 +155,7 @@ fn a_lost_log_is_no_empty_success() {
     let job = job(&scene, "echo one; echo two >&2");
     let mut segments = 0;
     for entry in std::fs::read_dir(scene.home().join("jobs").join(&job)).unwrap().flatten() {
-        if entry.file_name().to_string_lossy().ends_with(".log") {
+        if entry.file_name().to_string_lossy().starts_with("log.") {
             std::fs::remove_file(entry.path()).unwrap();
             segments += 1;
         }
