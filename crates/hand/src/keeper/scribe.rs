@@ -487,7 +487,10 @@ impl<'a> State<'a> {
                 self.dirty_since = Some(now);
             }
             Err(_) => {
-                self.dropped = dropped;
+                // A writer remembers what it was told; without one it is still to be told.
+                if self.writer.is_none() {
+                    self.dropped = dropped;
+                }
                 self.reopen_at = Some(now.plus(RECEIPT_AGAIN));
             }
         }
@@ -615,8 +618,7 @@ impl<'a> State<'a> {
         let mut end = committed;
         if self.storage_failed.is_some() {
             // What was read and could not be kept is stated, in the receipt where the log cannot say it.
-            let read = self.writer.as_ref().map_or(0, Writer::cursor).saturating_add(self.dropped);
-            end = committed.max(read);
+            end = committed.max(self.bytes.iter().sum());
             if end > committed {
                 gaps.push(Gap {
                     from: committed,
