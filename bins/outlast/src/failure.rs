@@ -1,6 +1,6 @@
 //! Why a command did not do what was asked: a code for programs, a sentence for people, and what to do about it.
 
-use outlast_hand::home::{HomeError, ResolveError};
+use outlast_hand::home::HomeError;
 use serde::Serialize;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -254,16 +254,6 @@ pub(crate) fn not_found(text: &str) -> Failure {
     let shown: String = text.chars().take(80).collect();
     Failure::new(JOB_NOT_FOUND, format!("there is no job `{shown}` in this scope"))
         .suggest("`outlast job list --all` shows the jobs there are")
-}
-
-impl From<ResolveError> for Failure {
-    fn from(error: ResolveError) -> Failure {
-        match error {
-            ResolveError::NotFound(text) => not_found(&text),
-            ResolveError::Ambiguous { text, ids } => ambiguous(&text, &ids),
-            ResolveError::Storage(error) => of_system("listing the jobs", &error),
-        }
-    }
 }
 
 /// The beginning of several ids.

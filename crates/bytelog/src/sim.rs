@@ -135,16 +135,6 @@ impl SimDisk {
         state.names.iter().map(|(name, inode)| (name.clone(), state.inodes[*inode].cache.clone())).collect()
     }
 
-    /// A disk that holds these files, durably.
-    #[must_use]
-    pub fn with_contents(contents: &BTreeMap<String, Vec<u8>>) -> SimDisk {
-        let mut state = State::default();
-        for (name, bytes) in contents {
-            state.add_durable(name, bytes.clone());
-        }
-        SimDisk { state: Arc::new(Mutex::new(state)) }
-    }
-
     /// The disk after every process was killed and the system went on: caches and all.
     #[must_use]
     pub fn after_kill(&self) -> SimDisk {

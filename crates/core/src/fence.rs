@@ -93,7 +93,8 @@ pub fn check_admission(carried: Generation, highest: Generation) -> Result<Gener
     if carried < highest { Err(ClosedGeneration { carried, highest }) } else { Ok(carried) }
 }
 
-/// Whether attempt `asked` may be admitted when the latest is `latest`, and that one is proved dead or not.
+/// Whether attempt `asked` may be admitted when the latest is `latest`, and that one is proved dead (or attested, which
+/// frees its key) or not.
 #[must_use]
 pub fn may_admit_attempt(asked: Attempt, latest: Option<Attempt>, latest_is_proved_dead: bool) -> bool {
     match latest {

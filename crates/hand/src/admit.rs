@@ -12,7 +12,7 @@ use crate::settle::{self, Settle};
 use outlast_core::bytes::hex;
 use outlast_core::evidence::Evidence;
 use outlast_core::exit::Cause;
-use outlast_core::fence::{ClosedGeneration, check_admission};
+use outlast_core::fence::{ClosedGeneration, check_admission, may_admit_attempt};
 use outlast_core::id::{Attempt, CallHash, Generation, JobId, Key, Scope};
 use outlast_core::spec::{Manner, SCHEMA, Spec, Warning, Work, workspaces_overlap};
 use outlast_core::status::{Liveness, PAUSE_PREFIX, State, project};
@@ -299,7 +299,11 @@ fn next_attempt(home: &Home, jobs: &[JobId], named: JobId) -> Result<Plan, Refus
     }
     let job = home.job(latest)?.ok_or(Refusal::NoSuchJob(named))?;
     let proved = job.receipt()?.is_some() || job.attestation()?.is_some();
-    if proved { Ok(Plan::New(latest.next_attempt())) } else { Err(Refusal::NotProvedDead { job_id: latest }) }
+    let next = latest.next_attempt();
+    match may_admit_attempt(next.attempt, Some(latest.attempt), proved) {
+        true => Ok(Plan::New(next)),
+        false => Err(Refusal::NotProvedDead { job_id: latest }),
+    }
 }
 
 /// Refuses while a job in the same workspace is unknown. Every job with a keeper has a lock file in one folder, so

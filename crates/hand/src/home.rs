@@ -47,25 +47,6 @@ pub enum HomeError {
     },
 }
 
-/// Why a text names no job.
-#[derive(Debug, Error)]
-pub enum ResolveError {
-    /// No such job.
-    #[error("there is no job `{0}` here")]
-    NotFound(String),
-    /// More than one begins so.
-    #[error("`{text}` is the beginning of {} job ids", .ids.len())]
-    Ambiguous {
-        /// What was asked for.
-        text: String,
-        /// What it could mean, at most eight.
-        ids: Vec<JobId>,
-    },
-    /// The home could not be listed.
-    #[error("the jobs cannot be listed")]
-    Storage(#[from] io::Error),
-}
-
 /// The version of `home.json`.
 const HOME_SCHEMA: u32 = 1;
 
@@ -267,29 +248,6 @@ impl Home {
     /// What the system says, or that its spec cannot be read.
     pub fn job(&self, id: JobId) -> io::Result<Option<Job>> {
         Job::open(self, id)
-    }
-
-    /// Finds the job that a person means: a whole id, or a beginning that only one id has.
-    ///
-    /// # Errors
-    /// [`ResolveError`].
-    pub fn resolve(&self, text: &str) -> Result<JobId, ResolveError> {
-        if let Ok(id) = text.parse() {
-            return Ok(id);
-        }
-        if text.is_empty() {
-            return Err(ResolveError::NotFound(String::new()));
-        }
-        let mut ids: Vec<JobId> =
-            self.jobs()?.into_iter().filter(|id| id.to_string().starts_with(text)).collect();
-        ids.sort_unstable();
-        match ids.as_slice() {
-            [] => Err(ResolveError::NotFound(text.chars().take(80).collect())),
-            [id] => Ok(*id),
-            _ => {
-                Err(ResolveError::Ambiguous { text: text.to_owned(), ids: ids.into_iter().take(8).collect() })
-            }
-        }
     }
 }
 

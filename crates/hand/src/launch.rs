@@ -6,7 +6,7 @@ use crate::job::Job;
 use crate::keeper::variable;
 use crate::start;
 use outlast_core::exit::NotStarted;
-use outlast_sys::spawn::Spawn;
+use outlast_sys::spawn::{Spawn, Stage};
 use outlast_sys::unix;
 use std::ffi::{CString, OsString};
 use std::io;
@@ -32,6 +32,9 @@ pub enum LaunchError {
     /// No program to run as keeper.
     #[error("the keeper's program cannot be found")]
     NoProgram(#[source] io::Error),
+    /// Its process could not be made where it was to be born.
+    #[error("the keeper's process could not be made")]
+    NotBorn(#[source] io::Error),
     /// The system refused.
     #[error("the keeper could not be started ({stage})")]
     Refused {
@@ -77,7 +80,7 @@ pub fn launch(job: &Job, launch: &Launch) -> Result<Launched, LaunchError> {
     let born = spawn(job, launch, &containment, &theirs);
     match born {
         Ok(()) => Ok(Launched { watch: Watch::from_socket(ours) }),
-        Err(LaunchError::Refused { stage, source }) if containment.groups.is_some() && stage == "Clone" => {
+        Err(LaunchError::NotBorn(source)) if containment.groups.is_some() => {
             containment.undo();
             let failed = Failed {
                 code: "CONTAINMENT_UNAVAILABLE",
@@ -159,7 +162,10 @@ fn spawn(job: &Job, launch: &Launch, containment: &Containment, theirs: &OwnedFd
         CString::new(entry).ok()
     });
     spawn.env(environment.collect());
-    spawn.spawn_orphan().map_err(|error| refused(&format!("{:?}", error.stage), error.errno.into()))?;
+    spawn.spawn_orphan().map_err(|error| match error.stage {
+        Stage::Clone => LaunchError::NotBorn(error.errno.into()),
+        stage => refused(&format!("{stage:?}"), error.errno.into()),
+    })?;
     Ok(())
 }
 

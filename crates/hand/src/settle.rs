@@ -21,9 +21,9 @@ use outlast_core::pipeline::Stages;
 use outlast_core::receipt::{
     Attestation, Authority, Drain, Facts, Output, OutputHash, Receipt, TerminalMutation,
 };
-use outlast_core::spec::{Boundary, Spec};
+use outlast_core::spec::Boundary;
 use outlast_core::status::{JobFacts, Liveness, Settling, settling};
-use outlast_core::time::{Millis, Mono};
+use outlast_core::time::Mono;
 use outlast_sys::cgroup::Leaf;
 use outlast_sys::proc_tree::{Marked, scan_environ_mark};
 use outlast_sys::{Errno, Pid, Signal, pidfd};
@@ -87,7 +87,7 @@ pub fn settle(home: &Home, job: &Job, how: &Settle) -> io::Result<Outcome> {
     match settling(&facts) {
         Settling::NotNeeded => Ok(Outcome::KeeperLives),
         Settling::ClaimStart => {
-            if never_started(home.dir(), job.dir(), job.spec(), NotStarted::NoKeeper, settler_name())? {
+            if never_started(home.dir(), job.dir(), job.spec(), NotStarted::NoKeeper, SETTLER)? {
                 contain::remove_left(home.path(), job.spec());
             }
             Ok(match job.receipt()? {
@@ -121,9 +121,8 @@ pub fn cancel_unstarted(home: &Home, job: &Job) -> io::Result<bool> {
     Ok(cancelled)
 }
 
-fn settler_name() -> &'static str {
-    "a settler"
-}
+/// How a receipt names who settled it.
+const SETTLER: &str = "a settler";
 
 /// Takes the turn of settling, and the lock of the warden that is gone, so that no late one gets it; `None` where
 /// somebody else has either.
@@ -173,7 +172,7 @@ fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Re
 fn explain(why: &NotProven) -> String {
     match why {
         NotProven::CouldHaveLeft => {
-            "its boundary was ended, but a command of the keeper's own uid could have left it, and only its lost keeper could have seen that".to_owned()
+            "a command of the keeper's own uid could have left its cgroup, and only its lost keeper could have seen that".to_owned()
         }
         NotProven::DescendantsLeft => {
             "it ran under a subreaper alone, and only its lost keeper could have seen the last of its descendants end".to_owned()
@@ -362,7 +361,7 @@ fn finish(home: &Home, job: &Job, facts: &JobFacts, proof: DeathProof) -> io::Re
         job.spec(),
         proof,
         Facts {
-            authority: Authority::Settler { name: settler_name().to_owned() },
+            authority: Authority::Settler { name: SETTLER.to_owned() },
             exit,
             cause,
             stages: Stages::NotCaptured { why: "its keeper was lost".to_owned() },
@@ -444,10 +443,4 @@ pub fn marked(job: &Job) -> io::Result<(Vec<Straggler>, usize)> {
     let Marked { found, unreadable } = scan_environ_mark(mark.as_bytes())?;
     let living = found.iter().filter(|process| !process.is_zombie());
     Ok((living.map(contain::named).collect(), unreadable))
-}
-
-/// How long a settler may take to end a tree, for callers with a budget.
-#[must_use]
-pub fn longest(spec: &Spec) -> Millis {
-    Millis(spec.manner.grace.0 + spec.manner.drain.0 + 7_000)
 }
