@@ -17,7 +17,7 @@ mod start;
 mod tree;
 
 use super::init;
-use super::link::ToScribe;
+use super::link::{Ended, ToScribe};
 use super::{Ends, Keeper};
 use crate::contain;
 use crate::control::{Say, send};
@@ -118,6 +118,7 @@ struct Running<'k> {
     out_of_memory: bool,
     ending_told: bool,
     drain_until: Option<Mono>,
+    ended: Option<Box<Ended>>,
     receipt: Option<Box<serde_json::value::RawValue>>,
     settled: bool,
 }
@@ -182,6 +183,7 @@ impl<'k> Running<'k> {
             out_of_memory: false,
             ending_told: false,
             drain_until: None,
+            ended: None,
             receipt: None,
             settled: false,
         };
@@ -314,7 +316,7 @@ impl<'k> Running<'k> {
                 self.send_scribe(ToScribe::Drain { until, executed: self.refused.is_none(), code });
             }
             Order::SampleProgress => self.sample_progress(),
-            Order::Settle => {}
+            Order::Settle => self.assemble(),
         }
     }
 

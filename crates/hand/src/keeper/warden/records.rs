@@ -4,9 +4,10 @@ use super::start::fork_scribe;
 use super::{Running, SCRIBE_AGAIN, readable};
 use crate::clock;
 use crate::control::{Say, send};
-use crate::keeper::link::{Ended, LINK_LIMIT, ToScribe, ToWarden};
+use crate::keeper::link::{LINK_LIMIT, ToScribe, ToWarden};
 use outlast_core::exit::{Cause, Exit};
 use outlast_core::ledger::Record;
+use outlast_core::pipeline::Stages;
 use outlast_core::receipt::{Authority, Facts, Receipt};
 use outlast_core::time::{Millis, Mono};
 use outlast_core::warden::{Event, Order};
@@ -71,7 +72,7 @@ impl Running<'_> {
             ToWarden::SyncFailed(why) => self.answer_syncs(&Say::Refused { why }),
             ToWarden::Counted(bytes) => self.event(Event::Progress(bytes)),
             ToWarden::Drained(ended) => {
-                self.assemble(*ended);
+                self.ended = Some(ended);
                 self.event(Event::Drained);
             }
             ToWarden::Settled => {
@@ -88,17 +89,18 @@ impl Running<'_> {
         }
     }
 
-    pub(super) fn assemble(&mut self, ended: Ended) {
-        if self.receipt.is_some() {
-            return;
-        }
+    /// Joins what both know into the receipt, which the scribe then writes.
+    pub(super) fn assemble(&mut self) {
+        let Some(ended) = self.ended.take() else { return };
         let (Some(proof), Some(dead)) = (self.proof.take(), self.dead_at) else { return };
         let spec = &self.keeper.spec;
         let exit = self.machine.leader().cloned();
         let exit = exit.unwrap_or_else(|| Exit::Unknown { why: "nobody saw it end".to_owned() });
-        let killed = matches!(exit, Exit::Signaled { .. }) || !matches!(exit, Exit::Exited { code: 0 });
+        // A command that the kernel took no part of, or none that mattered, did not run out of memory.
+        let staged = matches!(&ended.stages, Stages::Captured { effective, .. } if effective.status != 0);
+        let failed = exit != (Exit::Exited { code: 0 }) || staged;
         let cause = match self.machine.cause() {
-            Cause::OwnEnd if self.out_of_memory && killed => Cause::OutOfMemory,
+            Cause::OwnEnd if self.out_of_memory && failed => Cause::OutOfMemory,
             cause => cause,
         };
         let facts = Facts {
