@@ -2,6 +2,7 @@
 
 pub(crate) mod job;
 pub(crate) mod manual;
+pub(crate) mod qualify;
 pub(crate) mod run;
 pub(crate) mod values;
 
@@ -115,6 +116,7 @@ pub(crate) enum Verb {
     #[command(subcommand, after_long_help = manual::JOB)]
     Job(job::JobVerb),
     Doctor(DoctorArgs),
+    Qualify(qualify::QualifyArgs),
     Completions(CompletionsArgs),
     Schema(SchemaArgs),
 }

@@ -351,6 +351,7 @@ pub(crate) fn refused(context: &Context, refusal: Refusal) -> Failure {
             .fix("nothing was started; name the latest attempt", context.follow_up.job("retry", *latest, &[]))
             .context(serde_json::json!({ "latest": latest })),
         Refusal::ClosedGeneration(_) => new(failure::GENERATION_CLOSED).suggest("nothing was started"),
+        Refusal::SealedRun { .. } => new(failure::RUN_SEALED).suggest("nothing was started"),
         Refusal::NoSuchJob(job_id) => failure::not_found(&job_id.to_string()),
         Refusal::TooLarge { .. } => {
             new(failure::TOO_LARGE).suggest("nothing was started; pass what is large as a file")

@@ -51,6 +51,7 @@ fn dispatch(context: &Context, verb: Verb) -> Result<Done, Failure> {
             JobVerb::Gc(args) => commands::job_gc::run(context, &args),
         },
         Verb::Doctor(args) => commands::doctor::run(context, &args),
+        Verb::Qualify(args) => commands::qualify::run(context, &args),
         Verb::Completions(args) => Ok(commands::completions::run(&args)),
         Verb::Schema(_) => Ok(commands::schema::run()),
     }
@@ -72,6 +73,7 @@ fn name(verb: &Verb) -> &'static str {
         Verb::Job(JobVerb::Resize(_)) => "job resize",
         Verb::Job(JobVerb::Gc(_)) => "job gc",
         Verb::Doctor(_) => "doctor",
+        Verb::Qualify(_) => "qualify",
         Verb::Completions(_) => "completions",
         Verb::Schema(_) => "schema",
     }
@@ -178,7 +180,7 @@ fn asked_format(words: &[OsString]) -> Option<Format> {
 
 /// The command that was meant, and the call that shows its manual.
 fn attempted(words: &[OsString]) -> (&'static str, String) {
-    const COMMANDS: [&str; 15] = [
+    const COMMANDS: [&str; 16] = [
         "run",
         "job list",
         "job wait",
@@ -192,6 +194,7 @@ fn attempted(words: &[OsString]) -> (&'static str, String) {
         "job resize",
         "job gc",
         "doctor",
+        "qualify",
         "completions",
         "schema",
     ];

@@ -13,5 +13,6 @@ pub(crate) mod job_settle;
 pub(crate) mod job_status;
 pub(crate) mod job_stdin;
 pub(crate) mod job_wait;
+pub(crate) mod qualify;
 pub(crate) mod run;
 pub(crate) mod schema;

@@ -26,6 +26,7 @@ pub(crate) const VIOLATIONS_FOUND: Kind = kind("VIOLATIONS_FOUND", 1);
 pub(crate) const BAD_ARGUMENT: Kind = kind("BAD_ARGUMENT", 2);
 pub(crate) const AMBIGUOUS_ID: Kind = kind("AMBIGUOUS_ID", 2);
 pub(crate) const DETACH_REFUSED: Kind = kind("DETACH_REFUSED", 2);
+pub(crate) const BUSY_WAIT_REFUSED: Kind = kind("BUSY_WAIT_REFUSED", 2);
 pub(crate) const SECRET_IN_COMMAND: Kind = kind("SECRET_IN_COMMAND", 2);
 pub(crate) const TOO_LARGE: Kind = kind("TOO_LARGE", 2);
 pub(crate) const HOME_NOT_SET: Kind = kind("HOME_NOT_SET", 4);
@@ -45,6 +46,7 @@ pub(crate) const JOB_NOT_FOUND: Kind = kind("JOB_NOT_FOUND", 5);
 pub(crate) const KEY_CONFLICT: Kind = kind("KEY_CONFLICT", 6);
 pub(crate) const WORKSPACE_UNKNOWN: Kind = kind("WORKSPACE_UNKNOWN", 6);
 pub(crate) const GENERATION_CLOSED: Kind = kind("GENERATION_CLOSED", 6);
+pub(crate) const RUN_SEALED: Kind = kind("RUN_SEALED", 6);
 pub(crate) const NOT_PROVED_DEAD: Kind = kind("NOT_PROVED_DEAD", 6);
 pub(crate) const NOT_THE_LATEST: Kind = kind("NOT_THE_LATEST", 6);
 pub(crate) const STOP_STALE: Kind = kind("STOP_STALE", 6);
@@ -242,6 +244,11 @@ impl From<HomeError> for Failure {
                     of_system(&format!("opening the home for jobs, {},", path.display()), source);
                 failure.suggestion = Some("name another folder with --home or OUTLAST_HOME".to_owned());
                 failure
+            }
+            HomeError::OtherSandbox { .. } | HomeError::BadSandbox { .. } => {
+                Failure::new(HOME_UNUSABLE, error.to_string())
+                    .before_anything()
+                    .suggest("name another folder with --home or OUTLAST_HOME")
             }
             HomeError::Unreadable { .. } => Failure::new(DAMAGED, error.to_string())
                 .suggest("use the version that made it, or name another folder with --home"),

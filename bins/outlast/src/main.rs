@@ -10,10 +10,9 @@
 //!   a job that lost its keeper.
 //! - [`result`] and [`output`]: the answer about a job; [`removed`]: about one that is kept no more.
 //! - [`envelope`], [`failure`], [`done`]: the one object every answer is, and how it is written.
-//! - [`analysis`], [`budget`], [`follow_up`], [`masks`], [`quote`], [`rfc3339`], [`size`], [`window`]: rules of their own.
+//! - [`budget`], [`follow_up`], [`masks`], [`quote`], [`rfc3339`], [`size`], [`window`]: rules of their own.
 #![forbid(unsafe_code)]
 
-mod analysis;
 mod args;
 mod attend;
 mod budget;

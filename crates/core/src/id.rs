@@ -148,9 +148,18 @@ impl<'de> Deserialize<'de> for JobId {
 macro_rules! name {
     ($(#[$doc:meta])* $type:ident) => {
         $(#[$doc])*
+        // Read through `new`, so that no file and no request brings in a name that `new` refuses.
         #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        #[serde(transparent)]
+        #[serde(try_from = "String")]
         pub struct $type(String);
+
+        impl TryFrom<String> for $type {
+            type Error = BadName;
+
+            fn try_from(text: String) -> Result<Self, BadName> {
+                $type::new(text)
+            }
+        }
 
         impl $type {
             /// Takes a name of 1 to [`NAME_LIMIT`] bytes without control characters.
@@ -185,6 +194,14 @@ name! {
 name! {
     /// The identity of a logical command that its caller chose (`--idempotency-key`).
     Key
+}
+name! {
+    /// The work for one person's request, as the brain names it. Once it is sealed, a hand admits nothing more under it.
+    RunId
+}
+name! {
+    /// A control plane that admits jobs here. A finished job is kept until each that admitted it has what it needs of it.
+    BrainId
 }
 name! {
     /// The kernel's identity of one boot (`/proc/sys/kernel/random/boot_id`). Another boot means that no process
@@ -267,6 +284,24 @@ mod tests {
         fn no_text_panics(text: String) {
             let _ = text.parse::<JobId>();
         }
+    }
+
+    #[test]
+    fn names_are_checked_when_they_are_read() {
+        for (text, valid) in [
+            (r#""a""#, true),
+            (r#""ü b""#, true),
+            (r#""""#, false),
+            (r#""a\nb""#, false),
+            (r#""\u0000""#, false),
+            ("7", false),
+            (&format!("\"{}\"", "x".repeat(NAME_LIMIT)), true),
+            (&format!("\"{}\"", "x".repeat(NAME_LIMIT + 1)), false),
+        ] {
+            assert_eq!(serde_json::from_str::<Scope>(text).is_ok(), valid, "{text}");
+            assert_eq!(serde_json::from_str::<RunId>(text).is_ok(), valid, "{text}");
+        }
+        assert_eq!(serde_json::to_string(&BrainId::new("b").unwrap()).unwrap(), r#""b""#);
     }
 
     #[test]

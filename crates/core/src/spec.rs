@@ -1,7 +1,7 @@
 //! The immutable command a job was admitted with.
 
 use crate::bytes::{Bytes, hex};
-use crate::id::{BootId, Generation, JobId, Key, SandboxGeneration, Scope};
+use crate::id::{BootId, BrainId, Generation, JobId, Key, RunId, SandboxGeneration, Scope};
 use crate::time::{Millis, UnixMicros};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -26,6 +26,12 @@ pub struct Spec {
     pub key: Option<Key>,
     /// [`Work::digest`] of `work`.
     pub digest: Digest,
+    /// The run it belongs to, where a brain admitted it for one.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub run: Option<RunId>,
+    /// The brain that admitted it first; those that found it later have their claims in the job's folder alone.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub brain: Option<BrainId>,
     /// The generation it was admitted under.
     pub generation: Generation,
     /// The incarnation of this home.
@@ -73,6 +79,7 @@ pub struct Work {
 
 /// What to execute.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
     /// A program and its arguments; the first is looked up in the command's own `PATH`.
@@ -148,6 +155,7 @@ pub struct Limits {
 
 /// Whether a job outlives its caller by intent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum JobKind {
     /// A command with an end of its own.
@@ -158,6 +166,7 @@ pub enum JobKind {
 
 /// The uid and gid a command runs under.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RunAs {
     /// User id.
     pub uid: u32,
@@ -167,6 +176,7 @@ pub struct RunAs {
 
 /// What owns a process tree well enough to prove it dead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Boundary {
     /// A leaf cgroup of its own, and a warden that adopts every orphan.
     #[serde(rename = "cgroup2+subreaper")]
@@ -218,6 +228,7 @@ pub struct Manner {
 
 /// Something the caller should know that stopped nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Warning {
     /// `^[A-Z][A-Z0-9_]+$`.
     pub code: String,

@@ -4,28 +4,31 @@
 //! a rename that refuses to replace; who loses that race reads the winner's. While a job of the same workspace is
 //! unknown, nothing new is admitted there.
 
-use crate::files;
+use crate::fence::{self, FenceError};
 use crate::gc::Tombstone;
 use crate::home::{Home, fill_random};
 use crate::job::{self, Job, name};
 use crate::settle::{self, Settle};
+use crate::{brains, files};
 use outlast_core::bytes::hex;
 use outlast_core::evidence::Evidence;
 use outlast_core::exit::Cause;
-use outlast_core::fence::{ClosedGeneration, check_admission, may_admit_attempt};
-use outlast_core::id::{Attempt, CallHash, Generation, JobId, Key, Scope};
+use outlast_core::fence::{AttemptAnswer, Attempts, ClosedGeneration, answer_attempt, may_admit_attempt};
+use outlast_core::id::{Attempt, BrainId, CallHash, Generation, JobId, Key, RunId, Scope};
 use outlast_core::spec::{Manner, SCHEMA, Spec, Warning, Work, workspaces_overlap};
 use outlast_core::status::{Liveness, PAUSE_PREFIX, State, project};
 use outlast_core::verdict::judge;
-use rustix::fs::{AtFlags, FlockOperation};
-use std::collections::BTreeMap;
+use rustix::fs::{AtFlags, Mode};
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use thiserror::Error;
 
 /// The largest spec that is admitted, as JSON.
 pub const SPEC_LIMIT: usize = 8 << 20;
+
+/// A job that was found may have been removed before it was looked at; so many times in a row, it is damaged.
+const VANISHED_AT_MOST: u32 = 100;
 
 /// What a caller wants to run.
 #[derive(Debug, Clone)]
@@ -46,6 +49,10 @@ pub struct Request {
     pub find: Find,
     /// The version of the program that asks.
     pub tool_version: String,
+    /// The run it belongs to, where a brain asks for one.
+    pub run: Option<RunId>,
+    /// The brain that asks. The job is kept until it has acknowledged receipt and final cursor.
+    pub brain: Option<BrainId>,
 }
 
 /// Which job answers a request.
@@ -57,6 +64,9 @@ pub enum Find {
     New,
     /// The attempt after this one.
     NextAttempt(JobId),
+    /// Exactly this attempt of the command under the request's key: found, or admitted where it is the next one and the
+    /// one before is proved dead (or attested). Without a key it is an error of the kind `InvalidInput`.
+    Attempt(Attempt),
 }
 
 /// The job that answers a request.
@@ -92,6 +102,12 @@ pub enum Refusal {
     /// The caller's generation was closed.
     #[error(transparent)]
     ClosedGeneration(#[from] ClosedGeneration),
+    /// The caller's run was sealed.
+    #[error("run {run} is sealed: nothing more is admitted under it")]
+    SealedRun {
+        /// The run.
+        run: RunId,
+    },
     /// The attempt before is not proved dead.
     #[error("job {job_id} is not proved dead, so no later attempt may start")]
     NotProvedDead {
@@ -129,22 +145,57 @@ pub enum Refusal {
 /// # Errors
 /// [`Refusal`]; nothing was admitted then.
 pub fn admit(home: &Home, request: &Request) -> Result<Admitted, Refusal> {
-    let _fence = pass_fence(home, &request.scope, request.generation)?;
+    admit_with(home, request, &|_| false)
+}
+
+/// [`admit`] for a caller that watches keepers: `lives` says of a job whether the caller holds a watch on its keeper that
+/// has not closed, so that its lock need not be tried. It must never say so of a keeper that may be gone.
+///
+/// # Errors
+/// As [`admit`].
+pub fn admit_with(
+    home: &Home,
+    request: &Request,
+    lives: &dyn Fn(JobId) -> bool,
+) -> Result<Admitted, Refusal> {
+    // Held until the job is published: who seals or raises waits for it, or is seen here.
+    let pass = fence::pass(home, &request.scope, request.generation, request.run.as_ref())?;
     let call = match (&request.find, &request.key) {
         (Find::NextAttempt(job_id), _) => job_id.call,
         (_, Some(key)) => home.call_hash_of_key(&request.scope, key.as_str()),
         (_, None) => home.call_hash_of_call(&request.work.call_identity(&request.scope)),
     };
-    // Each turn of the loop has lost a race against an admission that is now visible.
+    // Each turn of the loop has lost a race, against an admission or a removal that is now visible.
+    let mut vanished = 0;
     loop {
-        let plan = plan(home, request, call)?;
-        let (id, discarded) = match plan {
-            Plan::Existing(job) => return Ok(Admitted::Existing(job)),
+        if vanished > VANISHED_AT_MOST {
+            let why = format!("a job of call {call} has a folder and no spec; it is kept as it is");
+            return Err(io::Error::new(io::ErrorKind::InvalidData, why).into());
+        }
+        let planned = plan(home, request, call, pass.sealed);
+        if pass.sealed
+            && let Some(run) = &request.run
+            && planned.as_ref().map_or_else(Refusal::is_of_order, Plan::admits)
+        {
+            return Err(Refusal::SealedRun { run: run.clone() });
+        }
+        let (id, discarded) = match planned? {
+            Plan::Existing(job) => match &request.brain {
+                Some(brain) if !brains::claim(home, &job, brain)? => {
+                    vanished += 1;
+                    continue;
+                }
+                _ => return Ok(Admitted::Existing(job)),
+            },
             Plan::Removed(tombstone) => return Ok(Admitted::Removed(tombstone)),
             Plan::New(id) => (id, None),
             Plan::Afresh { id, discarded } => (id, Some(discarded)),
+            Plan::Again => {
+                vanished += 1;
+                continue;
+            }
         };
-        workspace_is_known(home, &request.manner.workspace.0)?;
+        workspace_is_known(home, &request.manner.workspace.0, lives)?;
         if id.attempt == Attempt::FIRST || discarded.is_some() {
             remove_checkpoint(home, id)?;
         }
@@ -152,6 +203,22 @@ pub fn admit(home: &Home, request: &Request) -> Result<Admitted, Refusal> {
             Ok(job) => return Ok(Admitted::New(job)),
             Err(Refusal::Storage(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(refusal) => return Err(refusal),
+        }
+    }
+}
+
+impl Refusal {
+    /// Whether it is about the order of attempts: under a sealed run no order of them is admitted.
+    fn is_of_order(&self) -> bool {
+        matches!(self, Refusal::NotProvedDead { .. } | Refusal::NotTheLatest { .. } | Refusal::NoSuchJob(_))
+    }
+}
+
+impl From<FenceError> for Refusal {
+    fn from(error: FenceError) -> Refusal {
+        match error {
+            FenceError::Closed(closed) => Refusal::ClosedGeneration(closed),
+            FenceError::Storage(error) => Refusal::Storage(error),
         }
     }
 }
@@ -166,56 +233,146 @@ enum Plan {
     },
     Existing(Job),
     Removed(Box<Tombstone>),
+    /// What was found has been removed since: look again.
+    Again,
 }
 
-fn plan(home: &Home, request: &Request, call: CallHash) -> Result<Plan, Refusal> {
-    let jobs = home.jobs_of_call(call)?;
-    if let Find::NextAttempt(named) = request.find {
-        return next_attempt(home, &jobs, named);
+impl Plan {
+    fn admits(&self) -> bool {
+        matches!(self, Plan::New(_) | Plan::Afresh { .. })
     }
-    let Some(latest) = jobs.last().copied() else {
-        if request.key.is_some()
-            && let Some(tombstone) = Tombstone::find(home, call)?
-        {
-            check_same(tombstone.receipt.job_id, &tombstone.work, &request.work)?;
-            return Ok(Plan::Removed(Box::new(tombstone)));
+}
+
+/// `sealed`: nothing may be admitted, so a job that would be continued answers as it is.
+fn plan(home: &Home, request: &Request, call: CallHash, sealed: bool) -> Result<Plan, Refusal> {
+    match (request.find, request.key.is_some()) {
+        (Find::NextAttempt(named), keyed) => next_attempt(home, named, keyed),
+        (Find::Attempt(attempt), true) => exact_attempt(home, request, call, attempt),
+        (Find::Attempt(_), false) => {
+            let why = "an attempt is named under an idempotency key alone";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why).into())
         }
-        let number = match request.key {
-            Some(_) => NonZeroU32::MIN,
-            None => {
-                crate::gc::last_number(home, call)?.map_or(NonZeroU32::MIN, |last| last.saturating_add(1))
-            }
-        };
-        return Ok(Plan::New(JobId { call, number, attempt: Attempt::FIRST }));
-    };
-    // Removed between the listing and the opening: the next turn sees it gone.
-    let Some(job) = home.job(latest)? else { return plan_after_removal(home, request, call) };
-    if request.key.is_some() {
-        check_same(latest, &job.spec().work, &request.work)?;
-        return Ok(if continues(&job)? { continuation(&job, request) } else { Plan::Existing(job) });
+        (Find::Identical | Find::New, true) => plan_keyed(home, request, call, sealed),
+        (Find::Identical | Find::New, false) => plan_by_call(home, request, call, sealed),
     }
-    let next_call = JobId { call, number: latest.number.saturating_add(1), attempt: Attempt::FIRST };
+}
+
+/// What there is under one key, found without listing: attempts follow each other, and where one is removed, a later one
+/// has a tombstone or is there.
+struct Known {
+    /// The latest job that is here.
+    kept: Option<JobId>,
+    /// What is kept of the latest that was removed.
+    tombstone: Option<Tombstone>,
+}
+
+impl Known {
+    fn of(home: &Home, call: CallHash, number: NonZeroU32) -> io::Result<Known> {
+        let first = JobId { call, number, attempt: Attempt::FIRST };
+        let mut kept = home.latest_attempt(first)?;
+        // After the jobs: a tombstone is written before its job goes, so one of the two is seen.
+        let tombstone = Tombstone::find(home, call)?;
+        if let Some(removed) = tombstone.as_ref().map(|tombstone| tombstone.receipt.job_id)
+            && kept.is_none_or(|kept| kept < removed)
+        {
+            // An attempt that was admitted while the one before it was being removed.
+            kept = home.latest_attempt(removed.next_attempt())?.or(kept);
+        }
+        Ok(Known { kept, tombstone })
+    }
+
+    /// The tombstone, where no later job is here.
+    fn removed_latest(&mut self) -> Option<Tombstone> {
+        self.tombstone.take_if(|tombstone| self.kept.is_none_or(|kept| kept < tombstone.receipt.job_id))
+    }
+}
+
+fn plan_keyed(home: &Home, request: &Request, call: CallHash, sealed: bool) -> Result<Plan, Refusal> {
+    let mut known = Known::of(home, call, NonZeroU32::MIN)?;
+    if let Some(tombstone) = known.removed_latest() {
+        return removed(request, tombstone);
+    }
+    let Some(latest) = known.kept else {
+        return Ok(Plan::New(JobId { call, number: NonZeroU32::MIN, attempt: Attempt::FIRST }));
+    };
+    let Some(job) = home.job(latest)? else { return Ok(Plan::Again) };
+    check_same(latest, &job.spec().work, &request.work)?;
+    Ok(if !sealed && continues(&job)? { continuation(&job, request) } else { Plan::Existing(job) })
+}
+
+fn exact_attempt(home: &Home, request: &Request, call: CallHash, attempt: Attempt) -> Result<Plan, Refusal> {
+    let asked = JobId { call, number: NonZeroU32::MIN, attempt };
+    let known = Known::of(home, call, NonZeroU32::MIN)?;
+    if let Some(job) = home.job(asked)? {
+        check_same(asked, &job.spec().work, &request.work)?;
+        return Ok(Plan::Existing(job));
+    }
+    let latest = match known.kept.map(|kept| home.job(kept)).transpose()? {
+        None => None,
+        Some(Some(job)) => Some(job),
+        Some(None) => return Ok(Plan::Again),
+    };
+    if let Some(job) = &latest {
+        check_same(job.id(), &job.spec().work, &request.work)?;
+    }
+    let facts = Attempts {
+        kept: latest.as_ref().map(|job| job.id().attempt),
+        kept_is_over: latest.as_ref().map(is_over).transpose()?.unwrap_or(false),
+        asked_is_kept: false,
+        removed: known.tombstone.as_ref().map(|tombstone| tombstone.receipt.job_id.attempt),
+    };
+    let named = |attempt| JobId { attempt, ..asked };
+    match (answer_attempt(attempt, facts), known.tombstone) {
+        (AttemptAnswer::Removed, Some(tombstone)) => removed(request, tombstone),
+        (AttemptAnswer::Admit, tombstone) => {
+            if let Some(tombstone) = tombstone {
+                check_same(tombstone.receipt.job_id, &tombstone.work, &request.work)?;
+            }
+            Ok(match latest {
+                Some(job) if request.work.resume && job.id().next_attempt() == asked => {
+                    continuation(&job, request)
+                }
+                _ => Plan::New(asked),
+            })
+        }
+        (AttemptAnswer::NotProvedDead(latest), _) => Err(Refusal::NotProvedDead { job_id: named(latest) }),
+        (AttemptAnswer::NotTheLatest(latest), _) => {
+            Err(Refusal::NotTheLatest { job_id: asked, latest: named(latest) })
+        }
+        // Nothing of this key is here, so a later attempt follows none.
+        (AttemptAnswer::FollowsNothing, _) => Err(Refusal::NoSuchJob(named(Attempt::FIRST))),
+        // Neither was there a moment ago.
+        (AttemptAnswer::Existing | AttemptAnswer::Removed, _) => Ok(Plan::Again),
+    }
+}
+
+fn removed(request: &Request, tombstone: Tombstone) -> Result<Plan, Refusal> {
+    check_same(tombstone.receipt.job_id, &tombstone.work, &request.work)?;
+    Ok(Plan::Removed(Box::new(tombstone)))
+}
+
+/// A call that is its own identity. Its numbers have gaps, so they are listed.
+fn plan_by_call(home: &Home, request: &Request, call: CallHash, sealed: bool) -> Result<Plan, Refusal> {
+    let next_call = |number: NonZeroU32| {
+        Plan::New(JobId { call, number: number.saturating_add(1), attempt: Attempt::FIRST })
+    };
+    let Some(latest) = home.jobs_of_call(call)?.last().copied() else {
+        let first = Plan::New(JobId { call, number: NonZeroU32::MIN, attempt: Attempt::FIRST });
+        return Ok(crate::gc::last_number(home, call)?.map_or(first, next_call));
+    };
+    let Some(job) = home.job(latest)? else {
+        // A folder that has lost its spec keeps its number; one that was removed has left a note of it.
+        return Ok(if home.has_job(latest)? { next_call(latest.number) } else { Plan::Again });
+    };
     if request.find == Find::New {
-        return Ok(Plan::New(next_call));
+        return Ok(next_call(latest.number));
     }
     Ok(match answer_of(&job)? {
         Answer::StillOwed => Plan::Existing(job),
+        Answer::ContinuesFromSave if sealed => Plan::Existing(job),
         Answer::ContinuesFromSave => continuation(&job, request),
-        Answer::Given => Plan::New(next_call),
+        Answer::Given => next_call(latest.number),
     })
-}
-
-fn plan_after_removal(home: &Home, request: &Request, call: CallHash) -> Result<Plan, Refusal> {
-    let jobs = home.jobs_of_call(call)?;
-    match jobs.last() {
-        Some(latest) if home.job(*latest)?.is_some() => plan(home, request, call),
-        Some(latest) => Ok(Plan::New(JobId {
-            number: latest.number.saturating_add(1),
-            attempt: Attempt::FIRST,
-            ..*latest
-        })),
-        None => plan(home, request, call),
-    }
 }
 
 /// The attempt that goes on from what this one saved, if it is the same program that saved it.
@@ -291,27 +448,36 @@ fn continues(job: &Job) -> Result<bool, Refusal> {
     Ok(!stopped && !saved_nothing && judge(&receipt).exit_code != 0)
 }
 
-fn next_attempt(home: &Home, jobs: &[JobId], named: JobId) -> Result<Plan, Refusal> {
-    let latest = jobs.iter().filter(|id| id.number == named.number).max().copied();
+fn next_attempt(home: &Home, named: JobId, keyed: bool) -> Result<Plan, Refusal> {
+    let latest = if keyed {
+        let mut known = Known::of(home, named.call, named.number)?;
+        known.removed_latest().map(|tombstone| tombstone.receipt.job_id).or(known.kept)
+    } else {
+        home.jobs_of_call(named.call)?.into_iter().filter(|id| id.number == named.number).max()
+    };
     let Some(latest) = latest else { return Err(Refusal::NoSuchJob(named)) };
     if latest != named {
         return Err(Refusal::NotTheLatest { job_id: named, latest });
     }
     let job = home.job(latest)?.ok_or(Refusal::NoSuchJob(named))?;
-    let proved = job.receipt()?.is_some() || job.attestation()?.is_some();
     let next = latest.next_attempt();
-    match may_admit_attempt(next.attempt, Some(latest.attempt), proved) {
+    match may_admit_attempt(next.attempt, Some(latest.attempt), is_over(&job)?) {
         true => Ok(Plan::New(next)),
         false => Err(Refusal::NotProvedDead { job_id: latest }),
     }
 }
 
+/// Whether a job is proved dead, or a person gave their word for it.
+fn is_over(job: &Job) -> io::Result<bool> {
+    Ok(job.receipt()?.is_some() || job.attestation()?.is_some())
+}
+
 /// Refuses while a job in the same workspace is unknown. Every job with a keeper has a lock file in one folder, so
 /// this costs an open and a lock each, and more only for those whose lock is free.
-fn workspace_is_known(home: &Home, workspace: &[u8]) -> Result<(), Refusal> {
+fn workspace_is_known(home: &Home, workspace: &[u8], lives: &dyn Fn(JobId) -> bool) -> Result<(), Refusal> {
     for entry in files::names(home.open_dir())? {
         let Ok(id) = entry.parse::<JobId>() else { continue };
-        if job::liveness(home.open_dir(), &entry)? != Liveness::Gone {
+        if lives(id) || job::liveness(home.open_dir(), &entry)? != Liveness::Gone {
             continue;
         }
         let Some(job) = home.job(id)? else {
@@ -349,6 +515,8 @@ fn publish(home: &Home, request: &Request, id: JobId, discarded: Option<JobId>) 
         scope: request.scope.clone(),
         key: request.key.clone(),
         digest: request.work.digest(),
+        run: request.run.clone(),
+        brain: request.brain.clone(),
         generation: request.generation,
         sandbox_generation: home.sandbox_generation(),
         admitted_at: crate::clock::unix_now(),
@@ -363,54 +531,47 @@ fn publish(home: &Home, request: &Request, id: JobId, discarded: Option<JobId>) 
     let mut random = [0; 12];
     fill_random(&mut random)?;
     let aside = hex(&random);
-    let tmp = files::open_subdir(home.dir(), "tmp")?;
-    files::ensure_dir(tmp.as_fd(), &aside)?;
-    let published = prepare(&tmp, &aside, &text, request.stdin.as_deref())
-        .and_then(|()| files::rename_new(tmp.as_fd(), &aside, home.jobs_dir(), &id.to_string()));
-    if let Err(error) = published {
-        if let (Some(spooled), Ok(dir)) = (&request.stdin, files::open_subdir(tmp.as_fd(), &aside)) {
-            // The loser of a race may try again and needs it where it was.
-            let _ = rustix::fs::renameat(&dir, name::STDIN, &tmp, spooled.as_str());
+    let tmp = home.tmp_dir()?;
+    rustix::fs::mkdirat(tmp, aside.as_str(), Mode::RWXU).map_err(io::Error::from)?;
+    let published = prepare(tmp, &aside, &text, request.stdin.as_deref()).and_then(|dir| {
+        files::rename_new(tmp, &aside, home.jobs_dir(), &id.to_string())?;
+        Ok(dir)
+    });
+    let dir = match published {
+        Ok(dir) => dir,
+        Err(error) => {
+            if let (Some(spooled), Ok(dir)) = (&request.stdin, files::open_subdir(tmp, &aside)) {
+                // The loser of a race may try again and needs it where it was.
+                let _ = rustix::fs::renameat(&dir, name::STDIN, tmp, spooled.as_str());
+            }
+            crate::gc::remove_tree(tmp, &aside);
+            return Err(error.into());
         }
-        crate::gc::remove_tree(tmp.as_fd(), &aside);
-        return Err(error.into());
-    }
+    };
     rustix::fs::fsync(home.jobs_dir()).map_err(io::Error::from)?;
-    home.job(id)?.ok_or(Refusal::NoSuchJob(id))
+    Ok(Job::published(home, spec, dir)?)
 }
 
-fn prepare(tmp: &OwnedFd, aside: &str, spec: &[u8], spooled: Option<&str>) -> io::Result<()> {
-    let dir = files::open_subdir(tmp.as_fd(), aside)?;
+/// Writes the folder of a job, durable but for its name, and gives it open. The claim of the brain that admits it is in
+/// its spec.
+fn prepare(tmp: BorrowedFd<'_>, aside: &str, spec: &[u8], spooled: Option<&str>) -> io::Result<OwnedFd> {
+    let dir = files::open_subdir(tmp, aside)?;
     files::create_new(dir.as_fd(), name::SPEC, spec)?.sync_all()?;
     if let Some(spooled) = spooled {
         rustix::fs::renameat(tmp, spooled, &dir, name::STDIN)?;
     }
-    Ok(rustix::fs::fsync(&dir)?)
+    rustix::fs::fsync(&dir)?;
+    Ok(dir)
 }
 
 /// A first attempt begins without what an earlier call of the same number may have left.
 fn remove_checkpoint(home: &Home, id: JobId) -> Result<(), Refusal> {
+    let place = format!("checkpoints/{}", id.call_name());
+    let there = rustix::fs::statat(home.dir(), place.as_str(), AtFlags::SYMLINK_NOFOLLOW);
+    if matches!(there, Err(rustix::io::Errno::NOENT)) {
+        return Ok(());
+    }
     let checkpoints = files::open_subdir(home.dir(), "checkpoints")?;
     crate::gc::remove_tree(checkpoints.as_fd(), &id.call_name());
     Ok(())
-}
-
-/// Takes the admission side of the fence, to be held until the job is published, and raises the highest generation
-/// where the caller brings a higher one.
-fn pass_fence(home: &Home, scope: &Scope, generation: Generation) -> Result<OwnedFd, Refusal> {
-    let lock = files::open_lock_file(home.dir(), "fence.lock")?;
-    let read = || -> io::Result<BTreeMap<String, Generation>> {
-        Ok(job::read_json(home.dir(), "fence.json")?.unwrap_or_default())
-    };
-    rustix::fs::flock(&lock, FlockOperation::LockShared).map_err(io::Error::from)?;
-    let highest = read()?.get(scope.as_str()).copied().unwrap_or_default();
-    if check_admission(generation, highest)? > highest {
-        // A lock cannot be raised in one step, so all is read again under the exclusive one.
-        rustix::fs::flock(&lock, FlockOperation::LockExclusive).map_err(io::Error::from)?;
-        let mut all = read()?;
-        let highest = all.get(scope.as_str()).copied().unwrap_or_default();
-        all.insert(scope.as_str().to_owned(), check_admission(generation, highest)?);
-        files::write_durably(home.dir(), "fence.json", &serde_json::to_vec(&all).map_err(io::Error::from)?)?;
-    }
-    Ok(lock)
 }

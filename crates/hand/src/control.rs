@@ -155,6 +155,14 @@ impl Watch {
         }
     }
 
+    /// Has the keeper tell of output too, or not any more. Never waits.
+    ///
+    /// # Errors
+    /// What the system says; where the keeper has closed, [`Watch::next`] tells it.
+    pub fn set_output(&self, output: bool) -> io::Result<()> {
+        Ok(send(self.socket.as_fd(), &Ask::Watch { output }, &[])?)
+    }
+
     /// Waits for the next word, for `timeout` at most (`None`: for ever).
     ///
     /// # Errors

@@ -73,6 +73,15 @@ pub(crate) fn name_aside(name: &str) -> String {
     format!("{name}.{}.{count}.new", rustix::process::getpid().as_raw_nonzero())
 }
 
+/// Opens a file that was written before, to sync it.
+///
+/// # Errors
+/// What the system says.
+pub fn open_for_sync(dir: BorrowedFd<'_>, name: &str) -> io::Result<std::fs::File> {
+    let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    Ok(std::fs::File::from(rustix::fs::openat(dir, name, flags, Mode::empty())?))
+}
+
 /// Writes a file durably under a name that may exist: aside, synced, renamed, the folder synced.
 ///
 /// # Errors

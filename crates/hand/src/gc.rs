@@ -2,7 +2,7 @@
 
 use crate::home::{Home, fill_random};
 use crate::job::{Job, read_json};
-use crate::{clock, files};
+use crate::{brains, clock, files};
 use outlast_core::bytes::hex;
 use outlast_core::id::{CallHash, JobId};
 use outlast_core::receipt::Receipt;
@@ -11,9 +11,10 @@ use outlast_core::status::{State, project};
 use outlast_core::time::{Millis, UnixMicros};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 
 /// A finished job is kept this long unless asked otherwise.
 pub const KEEP: Millis = Millis(24 * 3_600_000);
@@ -41,7 +42,7 @@ impl Tombstone {
     /// # Errors
     /// What the system says.
     pub fn find(home: &Home, call: CallHash) -> io::Result<Option<Tombstone>> {
-        read_json(files::open_subdir(home.dir(), "tombstones")?.as_fd(), &format!("{call}.json"))
+        read_json(home.tombstones_dir()?, &format!("{call}.json"))
     }
 }
 
@@ -50,45 +51,51 @@ impl Tombstone {
 pub struct Collected {
     /// Jobs that were removed.
     pub removed: Vec<JobId>,
-    /// Finished jobs whose time has not come.
+    /// Finished jobs whose time has not come, or that of another attempt of the same call.
     pub kept: u64,
+    /// Finished jobs whose time has come, and that a brain has yet to acknowledge.
+    pub claimed: u64,
     /// Jobs that have not finished.
     pub unfinished: u64,
     /// Tombstones that were removed.
     pub tombstones_removed: u64,
 }
 
-/// Removes finished jobs that ended longer than `keep` ago, old tombstones, and what was never published.
+/// Removes finished jobs that ended longer than `keep` ago and that no brain keeps, old tombstones, and what was never
+/// published.
+///
+/// The attempts of a call go together, the latest first: no attempt is missing below one that is there, so that the latest
+/// is found without listing, and what an earlier one saved or answered never stands in for the latest.
 ///
 /// # Errors
 /// What the system says; what was removed until then stays removed.
 pub fn collect(home: &Home, now: UnixMicros, keep: Millis) -> io::Result<Collected> {
     let mut collected = Collected::default();
+    let mut calls: BTreeMap<(CallHash, NonZeroU32), Vec<JobId>> = BTreeMap::new();
     for id in home.jobs()? {
-        match collect_one(home, id, now, keep) {
-            Ok(Some(Fate::Removed)) => collected.removed.push(id),
-            Ok(Some(Fate::Kept)) => collected.kept += 1,
-            Ok(Some(Fate::Unfinished)) => collected.unfinished += 1,
-            // Somebody else removed it.
-            Ok(None) => {}
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // A damaged one is kept as it is, and keeps no other from being removed.
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => collected.kept += 1,
-            Err(error) => return Err(error),
+        calls.entry((id.call, id.number)).or_default().push(id);
+    }
+    // A tombstone stays for as long as a job of its call: it says which attempts there were.
+    let mut answered = BTreeSet::new();
+    for (call, mut attempts) in calls {
+        attempts.sort_unstable_by(|a, b| b.cmp(a));
+        if !collect_call(home, &attempts, now, keep, &mut collected)? {
+            answered.insert(format!("{}.json", call.0));
         }
     }
     collected.removed.sort_unstable();
-    let tombstones = files::open_subdir(home.dir(), "tombstones")?;
-    for name in files::names(tombstones.as_fd())? {
+    let tombstones = home.tombstones_dir()?;
+    for name in files::names(tombstones)? {
         let old = match name.ends_with(".number") {
-            true => changed_at(&tombstones, &name).is_some_and(|at| now.since(at) >= KEEP_TOMBSTONES),
-            false => match read_json::<Tombstone>(tombstones.as_fd(), &name) {
+            true => changed_at(tombstones, &name).is_some_and(|at| now.since(at) >= KEEP_TOMBSTONES),
+            false if answered.contains(&name) => false,
+            false => match read_json::<Tombstone>(tombstones, &name) {
                 Ok(Some(tombstone)) => now.since(tombstone.removed_at) >= KEEP_TOMBSTONES,
                 _ => false,
             },
         };
         if old {
-            rustix::fs::unlinkat(&tombstones, name.as_str(), AtFlags::empty())?;
+            rustix::fs::unlinkat(tombstones, name.as_str(), AtFlags::empty())?;
             collected.tombstones_removed += 1;
         }
     }
@@ -96,13 +103,75 @@ pub fn collect(home: &Home, now: UnixMicros, keep: Millis) -> io::Result<Collect
     Ok(collected)
 }
 
+/// Removes the attempts of one call, which are given latest first, if the time of each has come; `false` where one is left.
+fn collect_call(
+    home: &Home,
+    attempts: &[JobId],
+    now: UnixMicros,
+    keep: Millis,
+    collected: &mut Collected,
+) -> io::Result<bool> {
+    let mut due = Vec::new();
+    let mut left = false;
+    for id in attempts {
+        let counted = match fate(home, *id, now, keep) {
+            Ok(Some(Fate::Due(job))) => {
+                due.push(job);
+                continue;
+            }
+            // Somebody else removed it.
+            Ok(None) => continue,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            // A damaged one is kept as it is, and keeps no other call from being removed.
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => &mut collected.kept,
+            Err(error) => return Err(error),
+            Ok(Some(Fate::Kept)) => &mut collected.kept,
+            Ok(Some(Fate::Claimed)) => &mut collected.claimed,
+            Ok(Some(Fate::Unfinished)) => &mut collected.unfinished,
+        };
+        *counted += 1;
+        left = true;
+    }
+    for job in due {
+        if left {
+            collected.kept += 1;
+            continue;
+        }
+        let id = job.id();
+        // An attempt that was admitted since the listing needs the one before it.
+        if home.has_job(id.next_attempt())? {
+            collected.kept += 1;
+            left = true;
+            continue;
+        }
+        match remove(home, &job, now) {
+            Ok(true) => collected.removed.push(id),
+            Ok(false) => {
+                collected.claimed += 1;
+                left = true;
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+    }
+    if let (false, Some(latest)) = (left, attempts.first())
+        && !home.has_job(latest.next_attempt())?
+    {
+        // What a call saved goes with its last attempt.
+        remove_tree(files::open_subdir(home.dir(), "checkpoints")?.as_fd(), &latest.call_name());
+    }
+    Ok(!left)
+}
+
+#[expect(clippy::large_enum_variant, reason = "few of it exist, for a moment")]
 enum Fate {
-    Removed,
+    Due(Job),
     Kept,
+    Claimed,
     Unfinished,
 }
 
-fn collect_one(home: &Home, id: JobId, now: UnixMicros, keep: Millis) -> io::Result<Option<Fate>> {
+fn fate(home: &Home, id: JobId, now: UnixMicros, keep: Millis) -> io::Result<Option<Fate>> {
     let Some(job) = home.job(id)? else { return Ok(None) };
     let (ended, proved) = match (job.receipt()?, job.attestation()?) {
         (Some(receipt), _) => (receipt.times.settled, true),
@@ -117,14 +186,12 @@ fn collect_one(home: &Home, id: JobId, now: UnixMicros, keep: Millis) -> io::Res
     if now.since(ended) < keep {
         return Ok(Some(Fate::Kept));
     }
-    remove(home, &job, now)?;
-    Ok(Some(Fate::Removed))
+    Ok(Some(if brains::claims(&job)?.is_empty() { Fate::Due(job) } else { Fate::Claimed }))
 }
 
 /// The highest number of a removed call without a key, so that an old id never comes to mean another job.
 pub(crate) fn last_number(home: &Home, call: CallHash) -> io::Result<Option<NonZeroU32>> {
-    let tombstones = files::open_subdir(home.dir(), "tombstones")?;
-    let text = files::read_small(tombstones.as_fd(), &format!("{call}.number"))?;
+    let text = files::read_small(home.tombstones_dir()?, &format!("{call}.number"))?;
     Ok(text.and_then(|text| String::from_utf8(text).ok()?.trim().parse().ok()))
 }
 
@@ -154,50 +221,50 @@ pub fn collect_if_due(home: &Home) {
     }
 }
 
-fn remove(home: &Home, job: &Job, now: UnixMicros) -> io::Result<()> {
+/// Removes a job; `false` where a brain came to keep it.
+fn remove(home: &Home, job: &Job, now: UnixMicros) -> io::Result<bool> {
     let id = job.id();
-    let tombstones = files::open_subdir(home.dir(), "tombstones")?;
+    if !brains::take_for_removal(job)? {
+        return Ok(false);
+    }
+    let tombstones = home.tombstones_dir()?;
     if let (Some(_), Some(receipt)) = (&job.spec().key, job.receipt()?) {
         let name = format!("{}.json", id.call);
-        let later = read_json::<Tombstone>(tombstones.as_fd(), &name)?
+        let later = read_json::<Tombstone>(tombstones, &name)?
             .is_some_and(|there| there.receipt.job_id.attempt > id.attempt);
         if !later {
             let tombstone = Tombstone { work: job.spec().work.clone(), receipt, removed_at: now };
-            files::write_durably(tombstones.as_fd(), &name, &serde_json::to_vec(&tombstone)?)?;
+            files::write_durably(tombstones, &name, &serde_json::to_vec(&tombstone)?)?;
         }
     }
     if job.spec().key.is_none() {
-        note_number(home, tombstones.as_fd(), id)?;
+        note_number(home, tombstones, id)?;
     }
     // Out of sight in one step, so that nobody finds half a job.
-    let tmp = files::open_subdir(home.dir(), "tmp")?;
+    let tmp = home.tmp_dir()?;
     let mut random = [0; 12];
     fill_random(&mut random)?;
     let aside = hex(&random);
-    rustix::fs::renameat(home.jobs_dir(), id.to_string().as_str(), &tmp, aside.as_str())?;
-    remove_tree(tmp.as_fd(), &aside);
+    rustix::fs::renameat(home.jobs_dir(), id.to_string().as_str(), tmp, aside.as_str())?;
+    remove_tree(tmp, &aside);
     let _ = rustix::fs::unlinkat(home.open_dir(), id.to_string().as_str(), AtFlags::empty());
     crate::contain::remove_left(home.path(), job.spec());
     if let Ok(work) = files::open_subdir(home.dir(), "work") {
         remove_tree(work.as_fd(), &id.to_string());
     }
-    // What a call saved goes with its last attempt.
-    if home.jobs_of_call(id.call)?.iter().all(|other| other.number != id.number) {
-        remove_tree(files::open_subdir(home.dir(), "checkpoints")?.as_fd(), &id.call_name());
-    }
-    Ok(())
+    Ok(true)
 }
 
-fn changed_at(dir: &OwnedFd, name: &str) -> Option<UnixMicros> {
+fn changed_at(dir: BorrowedFd<'_>, name: &str) -> Option<UnixMicros> {
     let stat = rustix::fs::statat(dir, name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
     u64::try_from(stat.st_mtime).ok().map(|seconds| UnixMicros(seconds * 1_000_000))
 }
 
 fn remove_aside(home: &Home, now: UnixMicros) -> io::Result<()> {
-    let tmp = files::open_subdir(home.dir(), "tmp")?;
-    for name in files::names(tmp.as_fd())? {
-        if changed_at(&tmp, &name).is_some_and(|at| now.since(at) >= KEEP_ASIDE) {
-            remove_tree(tmp.as_fd(), &name);
+    let tmp = home.tmp_dir()?;
+    for name in files::names(tmp)? {
+        if changed_at(tmp, &name).is_some_and(|at| now.since(at) >= KEEP_ASIDE) {
+            remove_tree(tmp, &name);
         }
     }
     Ok(())

@@ -5,7 +5,11 @@
 //! | `home.json` | identity, sandbox generation, secret; made once |
 //! | `jobs/ID/` | one folder a job; its files are listed at [`crate::job`] |
 //! | `open/ID` | a lock file for each job that has a keeper; the warden holds it, and its death frees it |
-//! | `fence.json`, `fence.lock` | the highest generation seen of each scope, and the lock admission shares |
+//! | `fences/HASH.json`, `fences/HASH.lock` | what was fenced of one scope, and the lock that admissions to it share |
+//! | `fences/HASH.gate` | there while somebody waits for that lock alone: who comes later waits behind it |
+//! | `fence.json` | highest generations as earlier versions kept them, read on |
+//! | `dropped.jsonl`, `dropped.1.jsonl` | requests that were dropped as stale, newest last; bounded |
+//! | `runner.lock`, `runner.json`, `runner.sock` | the runner's: held while it serves, how often one was started, its socket |
 //! | `marks` | mutation marks, appended and synced |
 //! | `checkpoints/CALL/` | what resumable commands saved; outlives the attempts of a call |
 //! | `tombstones/ID.json` | what is kept of a removed job, so that its key is still answered |
@@ -14,12 +18,14 @@
 use crate::files;
 use crate::job::Job;
 use outlast_core::bytes::{hex, unhex};
-use outlast_core::id::{CALL_HASH_BYTES, CallHash, JobId, SandboxGeneration, Scope};
+use outlast_core::id::{BrainId, CALL_HASH_BYTES, CallHash, JobId, SandboxGeneration, Scope};
 use outlast_core::spec::Digest;
+use rustix::fs::AtFlags;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use thiserror::Error;
 
 /// Why a home cannot be used.
@@ -37,6 +43,32 @@ pub enum HomeError {
         #[source]
         source: io::Error,
     },
+    /// It belongs to another sandbox, or to another incarnation of this one: a folder that was restored or used again
+    /// must not answer for what it does not hold.
+    #[error(
+        "the home for jobs, {path}, is that of sandbox {here}, generation {here_generation}, not of sandbox {asked}, \
+         generation {asked_generation}"
+    )]
+    OtherSandbox {
+        /// Where.
+        path: PathBuf,
+        /// The sandbox it was made for.
+        here: String,
+        /// The generation it was made for.
+        here_generation: SandboxGeneration,
+        /// The sandbox it was to be opened for.
+        asked: String,
+        /// The generation it was to be opened for.
+        asked_generation: SandboxGeneration,
+    },
+    /// What cannot be the id of a sandbox.
+    #[error(
+        "`{shown}` cannot name a sandbox: an id has 1 to {SANDBOX_ID_LIMIT} of the characters A-Z a-z 0-9 . _ : -"
+    )]
+    BadSandbox {
+        /// Its beginning.
+        shown: String,
+    },
     /// It was made by a later version, or is damaged.
     #[error("the home for jobs, {path}, cannot be read: {why}")]
     Unreadable {
@@ -47,6 +79,9 @@ pub enum HomeError {
     },
 }
 
+/// The most bytes a sandbox's id may have.
+pub const SANDBOX_ID_LIMIT: usize = 128;
+
 /// The version of `home.json`.
 const HOME_SCHEMA: u32 = 1;
 
@@ -54,8 +89,18 @@ const HOME_SCHEMA: u32 = 1;
 struct Identity {
     schema: u32,
     id: String,
+    /// Absent where the home is its own sandbox.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    sandbox: Option<String>,
     sandbox_generation: SandboxGeneration,
     secret: String,
+}
+
+/// Whom a home is opened for. What is `None` is whatever the home has.
+#[derive(Clone, Copy, Default)]
+struct Asked<'a> {
+    sandbox: Option<&'a str>,
+    generation: Option<SandboxGeneration>,
 }
 
 /// An open home.
@@ -64,7 +109,11 @@ pub struct Home {
     dir: OwnedFd,
     jobs: OwnedFd,
     open: OwnedFd,
+    tmp: OnceLock<OwnedFd>,
+    fences: OnceLock<OwnedFd>,
+    tombstones: OnceLock<OwnedFd>,
     id: String,
+    sandbox: String,
     sandbox_generation: SandboxGeneration,
     secret: [u8; 32],
 }
@@ -99,15 +148,46 @@ impl Home {
     /// # Errors
     /// [`HomeError`].
     pub fn open(path: &Path) -> Result<Home, HomeError> {
-        let unusable = |source| HomeError::Unusable { path: path.to_owned(), source };
-        match Self::open_existing(path) {
-            Ok(Some(home)) => Ok(home),
-            Ok(None) => {
-                make(path).map_err(unusable)?;
-                Self::open_existing(path)?.ok_or_else(|| unusable(io::ErrorKind::NotFound.into()))
-            }
-            Err(error) => Err(error),
+        Self::open_as(path, None, None)
+    }
+
+    /// Opens a home for one incarnation of one sandbox, and makes what is missing of it.
+    ///
+    /// A new home is made for this sandbox and generation; for its own id and generation 1 where they are `None`. One
+    /// that exists must have been made for them; `None` takes what it has.
+    ///
+    /// # Errors
+    /// [`HomeError`]; [`HomeError::OtherSandbox`] where the home is another's.
+    pub fn open_as(
+        path: &Path,
+        sandbox: Option<&str>,
+        generation: Option<SandboxGeneration>,
+    ) -> Result<Home, HomeError> {
+        if let Some(id) = sandbox.filter(|id| !is_sandbox_id(id)) {
+            return Err(HomeError::BadSandbox { shown: id.chars().take(80).map(visible).collect() });
         }
+        let unusable = |source| HomeError::Unusable { path: path.to_owned(), source };
+        let asked = Asked { sandbox, generation };
+        let home = match Self::open_existing(path)? {
+            Some(home) => home,
+            None => {
+                make(path, asked).map_err(unusable)?;
+                // Whoever was first to publish its identity decides, so it is compared like one that was there.
+                Self::open_existing(path)?.ok_or_else(|| unusable(io::ErrorKind::NotFound.into()))?
+            }
+        };
+        let (asked, asked_generation) =
+            (sandbox.unwrap_or(&home.sandbox), generation.unwrap_or(home.sandbox_generation));
+        if asked != home.sandbox || asked_generation != home.sandbox_generation {
+            return Err(HomeError::OtherSandbox {
+                path: path.to_owned(),
+                asked: asked.to_owned(),
+                asked_generation,
+                here: home.sandbox,
+                here_generation: home.sandbox_generation,
+            });
+        }
+        Ok(home)
     }
 
     /// Opens a home where there is one.
@@ -143,6 +223,10 @@ impl Home {
             dir,
             jobs,
             open,
+            tmp: OnceLock::new(),
+            fences: OnceLock::new(),
+            tombstones: OnceLock::new(),
+            sandbox: identity.sandbox.unwrap_or_else(|| identity.id.clone()),
             id: identity.id,
             sandbox_generation: identity.sandbox_generation,
             secret,
@@ -159,6 +243,12 @@ impl Home {
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
+    }
+
+    /// The sandbox it stands for: the one it was made for, else its own id.
+    #[must_use]
+    pub fn sandbox(&self) -> &str {
+        &self.sandbox
     }
 
     /// Which incarnation it is.
@@ -185,6 +275,29 @@ impl Home {
         self.open.as_fd()
     }
 
+    /// The folder of what is being prepared.
+    pub(crate) fn tmp_dir(&self) -> io::Result<BorrowedFd<'_>> {
+        once(&self.tmp, || files::open_subdir(self.dir(), "tmp"))
+    }
+
+    /// The folder of tombstones.
+    pub(crate) fn tombstones_dir(&self) -> io::Result<BorrowedFd<'_>> {
+        once(&self.tombstones, || files::open_subdir(self.dir(), "tombstones"))
+    }
+
+    /// The folder of fences, made where an earlier version made the home.
+    pub(crate) fn fences_dir(&self) -> io::Result<BorrowedFd<'_>> {
+        once(&self.fences, || match files::open_subdir(self.dir(), "fences") {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                files::ensure_dir(self.dir(), "fences")?;
+                // A record in it is durable only where the folder is.
+                rustix::fs::fsync(self.dir())?;
+                files::open_subdir(self.dir(), "fences")
+            }
+            other => other,
+        })
+    }
+
     /// The part of a job's name that stands for scope and key.
     #[must_use]
     pub fn call_hash_of_key(&self, scope: &Scope, key: &str) -> CallHash {
@@ -208,6 +321,16 @@ impl Home {
     #[must_use]
     pub fn secret_hash(&self, value: &[u8]) -> String {
         hex(&self.keyed(&[b"secret value", value]).as_bytes()[..16])
+    }
+
+    /// The name of what is kept of a scope.
+    pub(crate) fn scope_hash(&self, scope: &Scope) -> String {
+        hex(&self.keyed(&[b"scope", scope.as_str().as_bytes()]).as_bytes()[..16])
+    }
+
+    /// The name of what is kept of a brain.
+    pub(crate) fn brain_hash(&self, brain: &BrainId) -> String {
+        hex(&self.keyed(&[b"brain", brain.as_str().as_bytes()]).as_bytes()[..16])
     }
 
     fn keyed(&self, parts: &[&[u8]]) -> blake3::Hash {
@@ -242,6 +365,33 @@ impl Home {
         Ok(ids)
     }
 
+    /// The latest of the attempts that follow each other from `first` on; `None` where `first` itself is not here. Nothing
+    /// is listed for it: an earlier attempt is kept for as long as a later one is, so there are no gaps to look behind.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn latest_attempt(&self, first: JobId) -> io::Result<Option<JobId>> {
+        let mut latest = None;
+        let mut next = first;
+        while latest != Some(next) && self.has_job(next)? {
+            latest = Some(next);
+            next = next.next_attempt();
+        }
+        Ok(latest)
+    }
+
+    /// Whether a job of this id is here.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn has_job(&self, id: JobId) -> io::Result<bool> {
+        match rustix::fs::statat(self.jobs_dir(), id.to_string().as_str(), AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::NOENT) => Ok(false),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
     /// Opens a job; `None` where there is none of that id.
     ///
     /// # Errors
@@ -251,14 +401,32 @@ impl Home {
     }
 }
 
+/// What is opened when it is first needed, and once.
+fn once(cell: &OnceLock<OwnedFd>, open: impl FnOnce() -> io::Result<OwnedFd>) -> io::Result<BorrowedFd<'_>> {
+    if let Some(dir) = cell.get() {
+        return Ok(dir.as_fd());
+    }
+    let dir = open()?;
+    Ok(cell.get_or_init(|| dir).as_fd())
+}
+
+fn is_sandbox_id(id: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._:-".contains(&byte);
+    (1..=SANDBOX_ID_LIMIT).contains(&id.len()) && id.bytes().all(allowed)
+}
+
+fn visible(c: char) -> char {
+    if c.is_control() { '\u{fffd}' } else { c }
+}
+
 /// Makes a home. Several processes may do so at once: the identity is published by a rename that refuses to
 /// replace, and the losers use the winner's.
-fn make(path: &Path) -> io::Result<()> {
+fn make(path: &Path, asked: Asked<'_>) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
     std::fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let dir = files::open_dir(path)?;
     let dir = dir.as_fd();
-    for name in ["jobs", "open", "tmp", "checkpoints", "tombstones"] {
+    for name in ["jobs", "open", "tmp", "checkpoints", "tombstones", "fences"] {
         files::ensure_dir(dir, name)?;
     }
     let mut random = [0u8; 40];
@@ -266,7 +434,8 @@ fn make(path: &Path) -> io::Result<()> {
     let identity = Identity {
         schema: HOME_SCHEMA,
         id: hex(&random[..8]),
-        sandbox_generation: SandboxGeneration(1),
+        sandbox: asked.sandbox.map(str::to_owned),
+        sandbox_generation: asked.generation.unwrap_or(SandboxGeneration(1)),
         secret: hex(&random[8..]),
     };
     let aside = format!("home.{}.new", hex(&random[..8]));

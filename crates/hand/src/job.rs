@@ -14,6 +14,7 @@
 //! | `scribe.lock` | the scribe | held while it lives |
 //! | `settler.lock` | a settler | held while it settles |
 //! | `stdin.lock` | callers that give input | held in turn, so that no two begin at one offset |
+//! | `brains/HASH` | a later admission, an acknowledgement; synced | whether a brain keeps the job; see [`crate::brains`] |
 //! | `handed` | who answered a caller | the result was handed over whole |
 //! | `ending` | the first settler that sends TERM | when, by the monotonic clock |
 //! | `discarded` | a cancel; its folder synced | what the command saved was given up: no attempt continues from it |
@@ -34,6 +35,7 @@ use serde::de::DeserializeOwned;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The names of a job folder's files.
 pub mod name {
@@ -63,6 +65,8 @@ pub mod name {
     pub const ENDING: &str = "ending";
     /// See the module's table.
     pub const DISCARDED: &str = "discarded";
+    /// See the module's table.
+    pub const BRAINS: &str = "brains";
     /// See the module's table.
     pub const SCRIPT: &str = "script";
     /// See the module's table.
@@ -106,6 +110,13 @@ impl Job {
         }
         let open = home.open_dir().try_clone_to_owned()?;
         Ok(Some(Job { id, spec, path, dir, open }))
+    }
+
+    /// A job that was published just now, from what its publisher holds of it.
+    pub(crate) fn published(home: &Home, spec: Spec, dir: OwnedFd) -> io::Result<Job> {
+        let id = spec.job_id;
+        let path = home.path().join("jobs").join(id.to_string());
+        Ok(Job { id, spec, path, dir, open: home.open_dir().try_clone_to_owned()? })
     }
 
     /// Its name.
@@ -306,11 +317,17 @@ pub(crate) fn read_progress(path: &Path) -> Option<Progress> {
 /// # Errors
 /// Where `/proc` cannot be read.
 pub fn boot_id() -> io::Result<BootId> {
+    // No process outlives its boot.
+    static THIS: OnceLock<BootId> = OnceLock::new();
     #[cfg(debug_assertions)]
     if let Some(pretended) = std::env::var("OUTLAST_TEST_BOOT_ID").ok().and_then(|id| BootId::new(id).ok()) {
         return Ok(pretended);
     }
-    BootId::new(outlast_sys::pidfd::boot_id()?).map_err(io::Error::other)
+    if let Some(id) = THIS.get() {
+        return Ok(id.clone());
+    }
+    let id = BootId::new(outlast_sys::pidfd::boot_id()?).map_err(io::Error::other)?;
+    Ok(THIS.get_or_init(|| id).clone())
 }
 
 /// The inode number of the PID namespace this process is in; 0 where `/proc` does not tell.

@@ -1,6 +1,8 @@
 //! The output of a job, as readers see it and as its scribe names it.
 
-use outlast_bytelog::{DirDisk, Error, Gap as LogGap, GapCause, GapLength, LogId, ReadOutcome, Reader};
+use outlast_bytelog::{
+    DirDisk, Error, Extent, Gap as LogGap, GapCause, GapLength, LogId, ReadOutcome, Reader, Sink,
+};
 use outlast_core::id::{Cursor, JobId};
 use outlast_core::receipt::{Gap, OutputHash};
 use std::io;
@@ -33,6 +35,19 @@ impl LogReader {
     /// See [`Reader::read_from`].
     pub fn read_from(&mut self, cursor: Cursor, max_bytes: usize) -> Result<ReadOutcome, Error> {
         self.reader.read_from(cursor.0, max_bytes)
+    }
+
+    /// As [`LogReader::read_from`], into a sink: what is passed on at once need not be kept in between.
+    ///
+    /// # Errors
+    /// See [`Reader::read_into`].
+    pub fn read_into(
+        &mut self,
+        cursor: Cursor,
+        max_bytes: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<Extent, Error> {
+        self.reader.read_into(cursor.0, max_bytes, sink)
     }
 }
 

@@ -4,11 +4,12 @@
 
 use crate::home::Home;
 use crate::job::{Job, name, read_json};
-use crate::{clock, files, log, marks};
+use crate::{clock, fence, files, log, marks};
 use outlast_bytelog::DirDisk;
 use outlast_core::evidence::{Evidence, Isolation};
 use outlast_core::exit::Exit;
-use outlast_core::id::{Attempt, JobId};
+use outlast_core::fence::FenceRecord;
+use outlast_core::id::{Attempt, JobId, Scope};
 use outlast_core::ledger::{Record, StartMark};
 use outlast_core::receipt::{Authority, Drain, OutputHash, Receipt, TerminalMutation};
 use outlast_core::spec::{Boundary, JobKind};
@@ -52,7 +53,7 @@ const DEADLINE_SLACK: Millis = Millis(60_000);
 /// # Errors
 /// Where the home itself cannot be listed; what is wrong with a job is a violation.
 pub fn verify(home: &Home) -> io::Result<Report> {
-    let mut check = Check { report: Report::default(), marks_seen: BTreeMap::new() };
+    let mut check = Check { report: Report::default(), marks_seen: BTreeMap::new(), fences: BTreeMap::new() };
     let mut ids = home.jobs()?;
     ids.sort_unstable();
     for id in &ids {
@@ -74,6 +75,8 @@ pub fn verify(home: &Home) -> io::Result<Report> {
 struct Check {
     report: Report,
     marks_seen: BTreeMap<u64, JobId>,
+    /// What was fenced of each scope that has a job; `None` where that cannot be read.
+    fences: BTreeMap<Scope, Option<FenceRecord>>,
 }
 
 impl Check {
@@ -94,6 +97,7 @@ impl Check {
             self.found("I13", Some(id), "its digest is not that of its command".to_owned());
         }
         self.attempts(home, id, all)?;
+        self.fence(home, job);
         self.ledger(job, &facts)?;
         if state != State::Settled && state != State::Paused && state != State::Unknown {
             self.deadline(&facts);
@@ -120,6 +124,36 @@ impl Check {
             }
         }
         Ok(())
+    }
+
+    /// I2, I4: nothing is admitted under a run after its seal, nor under a generation that the hand does not know of.
+    fn fence(&mut self, home: &Home, job: &Job) {
+        let spec = job.spec();
+        if !self.fences.contains_key(&spec.scope) {
+            let record = match fence::look(home, &spec.scope) {
+                Ok(record) => Some(record),
+                Err(error) => {
+                    self.found(
+                        "I4",
+                        None,
+                        format!("the fence of scope {} cannot be read: {error}", spec.scope),
+                    );
+                    None
+                }
+            };
+            self.fences.insert(spec.scope.clone(), record);
+        }
+        let Some(Some(fence)) = self.fences.get(&spec.scope) else { return };
+        let highest = fence.generation;
+        let sealed = spec.run.as_ref().and_then(|run| fence.sealed_at(run));
+        if sealed.is_some_and(|at| spec.admitted_at > at) {
+            self.found("I2", Some(job.id()), "it was admitted after its run was sealed".to_owned());
+        }
+        if spec.generation > highest {
+            let what =
+                format!("its generation {} is higher than the highest seen, {highest}", spec.generation);
+            self.found("I4", Some(job.id()), what);
+        }
     }
 
     /// I14, I19, I26: one start; KILL only after TERM or by force; signals only for a reason.

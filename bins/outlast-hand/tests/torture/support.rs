@@ -214,6 +214,8 @@ impl Ground {
             generation: Generation(0),
             find: Find::New,
             tool_version: "torture".to_owned(),
+            run: None,
+            brain: None,
         }
     }
 

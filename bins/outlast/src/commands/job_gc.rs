@@ -17,11 +17,16 @@ pub(crate) fn run(context: &Context, args: &GcArgs) -> Result<Done, Failure> {
     let mut answer = Answer::of(serde_json::json!({
         "removed": collected.removed,
         "kept": collected.kept,
+        "claimed": collected.claimed,
         "unfinished": collected.unfinished,
         "tombstones_removed": collected.tombstones_removed,
     }));
+    let claimed = match collected.claimed {
+        0 => String::new(),
+        count => format!(", {count} finished and not yet acknowledged by a brain"),
+    };
     answer.text = format!(
-        "{} removed, {} finished and kept, {} not finished\n",
+        "{} removed, {} finished and kept{claimed}, {} not finished\n",
         collected.removed.len(),
         collected.kept,
         collected.unfinished

@@ -35,6 +35,8 @@ pub(crate) fn run(context: &Context, args: &RetryArgs) -> Result<Done, Failure> 
         generation: spec.generation,
         find: Find::NextAttempt(earlier.id()),
         tool_version: TOOL_VERSION.to_owned(),
+        run: spec.run.clone(),
+        brain: None,
     };
     let admitted = admit(&home, &request);
     if !matches!(admitted, Ok(Admitted::New(_)))

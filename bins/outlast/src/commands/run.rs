@@ -1,6 +1,5 @@
 //! `outlast run`.
 
-use crate::analysis;
 use crate::args::run::{OnLimit, RunArgs};
 use crate::attend::{Arrival, Attendance, attend, refused, start_keeper};
 use crate::conduct::{AtLimit, OnInterrupt, Policy};
@@ -15,8 +14,10 @@ use outlast_core::id::Generation;
 use outlast_core::spec::{Command, JobKind, Limits, Manner, Stdin, Work};
 use outlast_core::time::Millis;
 use outlast_hand::admit::{Admitted, Find, Request, admit};
+use outlast_hand::defaults;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
+use outlast_hand::reading::{self, Refused, default_shell};
 use outlast_scrub::secrets::Secrets;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -24,20 +25,8 @@ use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The deadline of a command that was given none.
-const DEADLINE: Millis = Millis(3_600_000);
-
-/// The time between TERM and KILL of a command that was given none.
-const GRACE: Millis = Millis(10_000);
-
-/// The most of it that a stop at the end of the budget allows, where nobody asked for more.
+/// The most grace that a stop at the end of the budget allows, where nobody asked for more.
 const GRACE_AT_LIMIT: Millis = Millis(1_000);
-
-/// The output kept of a job that was given no limit.
-const LOG_LIMIT: u64 = 1 << 30;
-
-/// The time that output is drained after the tree is empty.
-const DRAIN: Millis = Millis(2_000);
 
 /// Runs a command to its receipt, or to the end of the call.
 pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
@@ -48,7 +37,14 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
     let command = command(&args)?;
     let bash_env = args.env.iter().rev().find(|set| set.name == "BASH_ENV").map(|set| set.value.clone());
     let bash_env = bash_env.or_else(|| std::env::var_os("BASH_ENV")).filter(|value| !value.is_empty());
-    let reading = analysis::read(&command, bash_env.as_deref().map(OsStr::as_bytes), args.allow_detach)?;
+    let reading = reading::read(
+        &command,
+        bash_env.as_deref().map(OsStr::as_bytes),
+        // By its face: who calls a command line is a person.
+        reading::Caller::Person,
+        args.allow_detach,
+    )
+    .map_err(unread)?;
     let cwd = folder("--cwd", args.cwd.as_deref())?;
     let workspace = match &args.workspace {
         Some(path) => folder("--workspace", Some(path))?,
@@ -76,9 +72,9 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
     };
     let manner = Manner {
         workspace: bytes(workspace),
-        grace: args.grace.unwrap_or(GRACE),
+        grace: args.grace.unwrap_or(defaults::GRACE),
         linger: args.linger,
-        drain: DRAIN,
+        drain: defaults::DRAIN,
         capture: reading.capture,
         program: if args.resume { program_file(&args) } else { None },
         window: if args.tty { terminal::size() } else { None },
@@ -93,6 +89,8 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
         generation: Generation(0),
         find: if args.new { Find::New } else { Find::Identical },
         tool_version: TOOL_VERSION.to_owned(),
+        run: None,
+        brain: None,
     };
     let admitted = admit(&home, &request);
     if !matches!(admitted, Ok(Admitted::New(_)))
@@ -129,21 +127,23 @@ pub(crate) fn run(context: &Context, args: RunArgs) -> Result<Done, Failure> {
     attend(context, &home, job, watch, signals, attendance)
 }
 
-/// Tells one version of a program from another: its file's path, identity, size and time of change. `None` where it is
-/// not found, which its start will say.
+/// Which file the program is, by the `PATH` it will have.
 fn program_file(args: &RunArgs) -> Option<String> {
-    use std::os::unix::fs::MetadataExt;
     let name = args.argv.first()?;
     let set = args.env.iter().rev().find(|set| set.name == "PATH").map(|set| set.value.clone());
     let search = set.or_else(|| std::env::var_os("PATH")).unwrap_or_default();
-    let cwd = args.cwd.clone().unwrap_or_default();
-    let places = match name.as_bytes().contains(&b'/') {
-        true => vec![cwd.join(name)],
-        false => std::env::split_paths(&search).map(|folder| folder.join(name)).collect(),
+    reading::program_file(name, &search, args.cwd.as_deref().unwrap_or(Path::new("")))
+}
+
+/// A command that is refused for what its text says.
+fn unread(refused: Refused) -> Failure {
+    let (kind, otherwise) = match refused.code {
+        "BUSY_WAIT_REFUSED" => (failure::BUSY_WAIT_REFUSED, ""),
+        _ => (failure::DETACH_REFUSED, "; --allow-detach runs it anyway, contained"),
     };
-    let (path, found) = places.iter().find_map(|path| Some((path, std::fs::metadata(path).ok()?)))?;
-    let (dev, ino, size) = (found.dev(), found.ino(), found.size());
-    Some(format!("{} {dev}:{ino} {size} {}.{:09}", path.display(), found.mtime(), found.mtime_nsec()))
+    Failure::new(kind, refused.message)
+        .suggest(format!("{}{otherwise}", refused.remedy))
+        .context(refused.context)
 }
 
 fn policy(args: &RunArgs, context: &Context) -> Policy {
@@ -185,16 +185,6 @@ fn command(args: &RunArgs) -> Result<Command, Failure> {
     Ok(Command::Script { shell, text: Bytes(script.as_bytes().to_vec()) })
 }
 
-/// bash where there is one, else what every system has.
-fn default_shell(path: Option<&OsStr>) -> &'static str {
-    let executable = |folder: PathBuf| {
-        rustix::fs::access(folder.join("bash"), rustix::fs::Access::EXEC_OK).is_ok()
-            && folder.join("bash").is_file()
-    };
-    let path = path.unwrap_or(OsStr::new("/usr/local/bin:/usr/bin:/bin"));
-    if std::env::split_paths(path).any(executable) { "bash" } else { "sh" }
-}
-
 /// A folder by its one true name, so that one place is one workspace and one call identity.
 fn folder(option: &str, path: Option<&Path>) -> Result<PathBuf, Failure> {
     let refused = |error: &io::Error, path: &Path| {
@@ -208,10 +198,7 @@ fn folder(option: &str, path: Option<&Path>) -> Result<PathBuf, Failure> {
     };
     match path {
         None => std::env::current_dir().map_err(|error| refused(&error, Path::new("."))),
-        Some(path) => {
-            let found = std::fs::canonicalize(path).map_err(|error| refused(&error, path))?;
-            if found.is_dir() { Ok(found) } else { Err(refused(&io::ErrorKind::NotADirectory.into(), path)) }
-        }
+        Some(path) => reading::folder(path).map_err(|error| refused(&error, path)),
     }
 }
 
@@ -291,13 +278,13 @@ fn limits(args: &RunArgs) -> Limits {
     Limits {
         deadline: match args.timeout {
             Some(length) => none_for_zero(length),
-            None => (!args.service).then_some(DEADLINE),
+            None => (!args.service).then_some(defaults::DEADLINE),
         },
         idle: args.idle_timeout.and_then(none_for_zero),
         log_bytes: match args.log_limit {
             Some(0) => None,
             Some(bytes) => Some(bytes),
-            None => Some(LOG_LIMIT),
+            None => Some(defaults::LOG_LIMIT),
         },
         pids: args.pids_limit,
         memory_bytes: args.memory_limit,
@@ -323,7 +310,7 @@ mod tests {
     #[test]
     fn deadlines_by_kind() {
         for (words, deadline) in [
-            (&["--", "x"][..], Some(DEADLINE)),
+            (&["--", "x"][..], Some(defaults::DEADLINE)),
             (&["--service", "--", "x"], None),
             (&["--service", "--timeout", "5s", "--", "x"], Some(Millis(5000))),
             (&["--timeout", "0", "--", "x"], None),
@@ -333,18 +320,16 @@ mod tests {
         assert_eq!(limits(&args(&["--log-limit", "0", "--", "x"])).log_bytes, None);
         assert_eq!(limits(&args(&["--", "x"])).log_bytes, Some(1 << 30));
         assert_eq!(limits(&args(&["--", "x"])).idle, None);
+        assert_eq!(args(&["--", "x"]).linger, defaults::LINGER, "the manual's default is the hand's");
     }
 
     #[test]
-    fn the_default_shell_is_bash_where_there_is_one() {
-        let empty = tempfile::tempdir().unwrap();
-        assert_eq!(default_shell(Some(empty.path().as_os_str())), "sh");
-        let bash = empty.path().join("bash");
-        std::fs::write(&bash, "").unwrap();
-        assert_eq!(default_shell(Some(empty.path().as_os_str())), "sh", "it cannot be executed");
-        use std::os::unix::fs::PermissionsExt;
-        std::fs::set_permissions(&bash, std::fs::Permissions::from_mode(0o755)).unwrap();
-        assert_eq!(default_shell(Some(empty.path().as_os_str())), "bash");
+    fn what_would_leave_is_refused_before_anything() {
+        let command = Command::Script { shell: "bash".into(), text: "echo a\nnohup make".into() };
+        let failure = unread(reading::read(&command, None, reading::Caller::Person, false).unwrap_err());
+        assert_eq!((failure.code.as_ref(), failure.exit_code), ("DETACH_REFUSED", 2));
+        assert!(failure.message.starts_with("2:1: "));
+        assert!(failure.suggestion.as_ref().unwrap().ends_with("; --allow-detach runs it anyway, contained"));
     }
 
     #[test]
