@@ -65,6 +65,6 @@ pub use disk::{DirDisk, Disk};
 pub use error::{Error, Op};
 pub use format::{LogId, MAX_PAYLOAD, Stream};
 pub use gap::{Gap, GapCause, GapLength};
-pub use reader::{Item, ReadOutcome, Reader, Tail};
+pub use reader::{Extent, Item, ReadOutcome, Reader, Sink, Tail};
 pub use recover::{Cut, Recovered, inspect, recover};
 pub use writer::{Options, Resume, Writer};

@@ -32,6 +32,36 @@ pub enum Item {
     Gap(Gap),
 }
 
+/// Takes what a [`Reader`] yields, in order of cursor, without a copy in between.
+pub trait Sink {
+    /// Output, never empty, at most [`MAX_PAYLOAD`](crate::MAX_PAYLOAD) bytes: see [`Item::Data`].
+    fn data(&mut self, stream: Stream, offset: u64, time_us: u64, bytes: &[u8]);
+    /// Output that is missing here.
+    fn gap(&mut self, gap: Gap);
+}
+
+impl Sink for Vec<Item> {
+    fn data(&mut self, stream: Stream, offset: u64, time_us: u64, bytes: &[u8]) {
+        self.push(Item::Data { stream, offset, time_us, bytes: bytes.to_vec() });
+    }
+
+    fn gap(&mut self, gap: Gap) {
+        self.push(Item::Gap(gap));
+    }
+}
+
+/// Where one call of [`Reader::read_into`] ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// The cursor to ask at next.
+    pub next: u64,
+    /// The cursor behind the last frame that was seen. Below `next` if the caller's cursor is beyond
+    /// what is there.
+    pub end: u64,
+    /// Why it ended there.
+    pub tail: Tail,
+}
+
 /// Why an answer ends where it does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tail {
@@ -99,7 +129,7 @@ pub struct Reader<D: Disk> {
     at: Option<u64>,
     end: u64,
     /// The rest of a frame of which the last answer could take only a part.
-    pending: Option<Item>,
+    pending: Option<Rest>,
 }
 
 impl<D: Disk> Reader<D> {
@@ -132,21 +162,37 @@ impl<D: Disk> Reader<D> {
     /// # Errors
     /// [`Error::StorageFailed`] if the directory or a file cannot be read. The reader stays usable.
     pub fn read_from(&mut self, cursor: u64, max_bytes: usize) -> Result<ReadOutcome, Error> {
-        let result = self.read(cursor, max_bytes.max(1));
+        let mut items = Vec::new();
+        let Extent { next, end, tail } = self.read_into(cursor, max_bytes, &mut items)?;
+        Ok(ReadOutcome { items, next, end, tail })
+    }
+
+    /// As [`Reader::read_from`], into a sink. After an error the sink holds what was read before it; the next call
+    /// yields that again.
+    ///
+    /// # Errors
+    /// As [`Reader::read_from`].
+    pub fn read_into(
+        &mut self,
+        cursor: u64,
+        max_bytes: usize,
+        sink: &mut dyn Sink,
+    ) -> Result<Extent, Error> {
+        let result = self.read(cursor, max_bytes.max(1), sink);
         if result.is_err() {
-            // Items gathered so far are lost with the error, so the position must not be kept.
+            // What was gathered so far is lost with the error, so the position must not be kept.
             self.at = None;
         }
         result
     }
 
-    fn read(&mut self, cursor: u64, max_bytes: usize) -> Result<ReadOutcome, Error> {
+    fn read(&mut self, cursor: u64, max_bytes: usize, sink: &mut dyn Sink) -> Result<Extent, Error> {
         if self.at != Some(cursor) {
             self.start(cursor)?;
         }
-        let mut answer = Answer { items: Vec::new(), at: cursor, room: max_bytes, rest: None };
-        if let Some(item) = self.pending.take() {
-            answer.put(item);
+        let mut answer = Answer { sink, count: 0, at: cursor, room: max_bytes, rest: None };
+        if let Some(Rest { stream, offset, time_us, bytes }) = self.pending.take() {
+            answer.data(stream, offset, time_us, &bytes);
         }
         // Whether the listing is newer than the last sign of progress.
         let mut fresh = false;
@@ -211,9 +257,10 @@ impl<D: Disk> Reader<D> {
                 break Tail::Open { torn };
             }
         };
-        self.pending = answer.rest;
-        self.at = Some(answer.at);
-        Ok(ReadOutcome { items: answer.items, next: answer.at, end: self.end, tail })
+        let (rest, at) = (answer.rest, answer.at);
+        self.pending = rest;
+        self.at = Some(at);
+        Ok(Extent { next: at, end: self.end, tail })
     }
 
     /// Gets ready to read from a cursor that is not where the last call ended.
@@ -228,7 +275,7 @@ impl<D: Disk> Reader<D> {
     }
 
     /// Opens the segment that follows, stating what is missing before it.
-    fn enter_next(&mut self, answer: &mut Answer, relisted: bool) -> Result<Entered, Error> {
+    fn enter_next(&mut self, answer: &mut Answer<'_>, relisted: bool) -> Result<Entered, Error> {
         let next = match self.left {
             Some((name, ..)) => self.links.iter().find(|link| link.segment.name > name),
             None => {
@@ -326,36 +373,40 @@ enum Entered {
     Nothing,
 }
 
-/// The items gathered for one call. What lies below `at` is left out.
-struct Answer {
-    items: Vec<Item>,
-    at: u64,
-    room: usize,
-    rest: Option<Item>,
+/// The rest of a frame.
+struct Rest {
+    stream: Stream,
+    offset: u64,
+    time_us: u64,
+    bytes: Vec<u8>,
 }
 
-impl Answer {
+/// What one call gathers. What lies below `at` is left out.
+struct Answer<'s> {
+    sink: &'s mut dyn Sink,
+    count: usize,
+    at: u64,
+    room: usize,
+    rest: Option<Rest>,
+}
+
+impl Answer<'_> {
     fn is_full(&self) -> bool {
-        self.room == 0 || self.items.len() >= MAX_ITEMS
+        self.room == 0 || self.count >= MAX_ITEMS
     }
 
     fn data(&mut self, stream: Stream, offset: u64, time_us: u64, bytes: &[u8]) {
         let known = usize::try_from(self.at.saturating_sub(offset)).unwrap_or(usize::MAX);
         let Some(bytes) = bytes.get(known..).filter(|bytes| !bytes.is_empty()) else { return };
-        self.put(Item::Data { stream, offset: offset + known as u64, time_us, bytes: bytes.to_vec() });
-    }
-
-    fn put(&mut self, mut item: Item) {
-        if let Item::Data { stream, offset, time_us, bytes } = &mut item {
-            if bytes.len() > self.room {
-                let rest = bytes.split_off(self.room);
-                let offset = *offset + bytes.len() as u64;
-                self.rest = Some(Item::Data { stream: *stream, offset, time_us: *time_us, bytes: rest });
-            }
-            self.room -= bytes.len();
-            self.at = *offset + bytes.len() as u64;
+        let offset = offset + known as u64;
+        let (now, later) = bytes.split_at(bytes.len().min(self.room));
+        self.at = offset + now.len() as u64;
+        if !later.is_empty() {
+            self.rest = Some(Rest { stream, offset: self.at, time_us, bytes: later.to_vec() });
         }
-        self.items.push(item);
+        self.room -= now.len();
+        self.count += 1;
+        self.sink.data(stream, offset, time_us, now);
     }
 
     fn gap(&mut self, gap: Gap) {
@@ -363,10 +414,14 @@ impl Answer {
         match gap.length {
             GapLength::Known(_) if to > self.at => {
                 let from = gap.from.max(self.at);
-                self.items.push(Item::Gap(Gap::known(from..to, gap.cause)));
+                self.sink.gap(Gap::known(from..to, gap.cause));
+                self.count += 1;
                 self.at = to;
             }
-            GapLength::Unknown if gap.from >= self.at => self.items.push(Item::Gap(gap)),
+            GapLength::Unknown if gap.from >= self.at => {
+                self.sink.gap(gap);
+                self.count += 1;
+            }
             _ => {}
         }
     }
