@@ -1,11 +1,13 @@
 //! Measures what Outlast promises for one machine, and prints each figure beside its limit.
 //!
-//! `cargo build --release --workspace && cargo run --release -p outlast-bench [spawn|output|idle|kill]…`
+//! `cargo build --release --workspace && cargo run --release -p outlast-bench [spawn|output|idle|kill|runner]…`
 //!
 //! Machines are shared and noisy: every ratio is taken within one run, its two sides in turn, and medians are quoted. A
 //! figure that misses its limit is marked, and the program then ends with status 1.
 #![forbid(unsafe_code)]
 #![allow(clippy::expect_used, reason = "a benchmark that cannot go on should say where")]
+
+mod runner;
 
 use outlast_core::evidence::Evidence;
 use outlast_core::fence::{StopReason, StopRequest};
@@ -22,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What can be asked for; without a word, all of them.
-const BENCHMARKS: [&str; 4] = ["spawn", "kill", "output", "idle"];
+const BENCHMARKS: [&str; 5] = ["spawn", "kill", "output", "idle", "runner"];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -43,6 +45,9 @@ fn main() {
     }
     if runs("idle") {
         bench.idle();
+    }
+    if runs("runner") {
+        runner::bench(&mut bench);
     }
     bench.clean_up();
     if bench.missed > 0 {

@@ -1,0 +1,372 @@
+//! A watch on each open job.
+//!
+//! The runner keeps one connection to each living keeper, however many callers wait for the job: they are told here. A
+//! keeper whose connection closes has finished or is lost; which, the job's folder says, and what is lost is settled at
+//! once as far as proof goes. Words of keepers only hurry things: whoever is woken looks at the files.
+
+use crate::pool::{Lanes, NotDone};
+use outlast_core::id::JobId;
+use outlast_core::ledger::StartMark;
+use outlast_core::time::Millis;
+use outlast_hand::control::{Notice, Say, Watch};
+use outlast_hand::home::Home;
+use outlast_hand::job::{Job, name};
+use outlast_hand::settle::{Outcome, Settle, settle};
+use outlast_hand::{clock, files};
+use outlast_wire::view::SetUpFailed;
+use rustix::fs::AtFlags;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+
+/// How soon a job whose keeper does not listen yet is looked at again; doubled each time.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// The longest of those pauses.
+const LOOK_AGAIN_AT_MOST: Duration = Duration::from_millis(500);
+/// The same for a job that is unknown: what may change there is that a person attests, or that its deadline comes.
+const UNKNOWN_AGAIN: Duration = Duration::from_secs(1);
+/// The longest of those pauses.
+const UNKNOWN_AGAIN_AT_MOST: Duration = Duration::from_secs(30);
+/// How often the home is looked at for jobs that others admitted.
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
+/// What could not be set up is remembered for so many jobs.
+const FAILURES: usize = 256;
+
+/// What is known of an open job without looking.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The command's process exists.
+    pub(crate) started: bool,
+    /// The command's own process ended.
+    pub(crate) exited: bool,
+    /// There is a receipt, a person's word, or nothing any more.
+    pub(crate) settled: bool,
+    /// Its keeper is lost and nothing proves its end.
+    pub(crate) unknown: bool,
+    /// How often a watch was connected: before that, things may have happened unheard.
+    pub(crate) connected: u32,
+}
+
+/// One open job.
+pub(crate) struct Entry {
+    id: JobId,
+    seen: watch::Sender<Seen>,
+    output: watch::Sender<u64>,
+    link: Mutex<Link>,
+}
+
+#[derive(Default)]
+struct Link {
+    watch: Option<Arc<AsyncFd<Socket>>>,
+    followers: usize,
+}
+
+struct Socket(Watch);
+
+impl AsRawFd for Socket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.socket().as_raw_fd()
+    }
+}
+
+impl Entry {
+    /// What is known, and what comes.
+    pub(crate) fn seen(&self) -> watch::Receiver<Seen> {
+        self.seen.subscribe()
+    }
+
+    /// A call that follows the output; told of it for as long as this lives.
+    pub(crate) fn follow(self: &Arc<Entry>) -> Following {
+        let mut link = lock(&self.link);
+        link.followers += 1;
+        if link.followers == 1 {
+            tell_output(&link, true);
+        }
+        drop(link);
+        Following { entry: Arc::clone(self), output: self.output.subscribe() }
+    }
+
+    fn is_watched(&self) -> bool {
+        lock(&self.link).watch.is_some()
+    }
+
+    fn note(&self, change: impl FnOnce(&mut Seen)) {
+        self.seen.send_modify(change);
+    }
+}
+
+/// Has the keeper tell of output, or not any more. Where it does not hear, its socket closes, which is heard here.
+fn tell_output(link: &Link, output: bool) {
+    if let Some(watch) = &link.watch {
+        let _ = watch.get_ref().0.set_output(output);
+    }
+}
+
+/// See [`Entry::follow`].
+pub(crate) struct Following {
+    entry: Arc<Entry>,
+    output: watch::Receiver<u64>,
+}
+
+impl Following {
+    /// Waits until output was logged since this was asked last.
+    pub(crate) async fn output(&mut self) {
+        // The sender lives as long as the entry, which is held here.
+        let _ = self.output.changed().await;
+    }
+
+    /// What is known of the job, and what comes.
+    pub(crate) fn seen(&self) -> watch::Receiver<Seen> {
+        self.entry.seen()
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let mut link = lock(&self.entry.link);
+        link.followers -= 1;
+        if link.followers == 0 {
+            tell_output(&link, false);
+        }
+    }
+}
+
+/// All open jobs of a home.
+pub(crate) struct Hub {
+    home: Arc<Home>,
+    lanes: Lanes,
+    entries: Mutex<HashMap<JobId, Arc<Entry>>>,
+    failures: Mutex<VecDeque<(JobId, SetUpFailed)>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What is behind these locks is whole at every moment: no step of it can be left half done.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a look at a job without a watch found.
+enum Found {
+    /// There is nothing to wait for.
+    Over,
+    /// Its keeper listens.
+    Keeper(Watch),
+    /// It has yet to come, or somebody else settles it.
+    Soon,
+    /// Nothing proves its end; its deadline is so far away.
+    Unknown(Option<Millis>),
+}
+
+impl Hub {
+    pub(crate) fn new(home: Arc<Home>, lanes: Lanes) -> Hub {
+        Hub { home, lanes, entries: Mutex::default(), failures: Mutex::default() }
+    }
+
+    /// Whether a living watch is held on a job's keeper.
+    pub(crate) fn watches(&self, id: JobId) -> bool {
+        lock(&self.entries).get(&id).is_some_and(|entry| entry.is_watched())
+    }
+
+    /// Jobs that are open.
+    pub(crate) fn open_jobs(&self) -> usize {
+        lock(&self.entries).len()
+    }
+
+    /// Takes over the watch of a keeper that was just launched.
+    pub(crate) fn adopt(self: &Arc<Hub>, id: JobId, watch: Watch) -> Arc<Entry> {
+        self.attend_to(id, Some(watch))
+    }
+
+    /// The entry of a job, which is looked after from now on. For one that is over, it soon says so.
+    pub(crate) fn entry(self: &Arc<Hub>, id: JobId) -> Arc<Entry> {
+        self.attend_to(id, None)
+    }
+
+    fn attend_to(self: &Arc<Hub>, id: JobId, watch: Option<Watch>) -> Arc<Entry> {
+        let mut entries = lock(&self.entries);
+        if let Some(entry) = entries.get(&id) {
+            return Arc::clone(entry);
+        }
+        let entry = Arc::new(Entry {
+            id,
+            seen: watch::Sender::new(Seen::default()),
+            output: watch::Sender::new(0),
+            link: Mutex::default(),
+        });
+        entries.insert(id, Arc::clone(&entry));
+        drop(entries);
+        tokio::spawn(Arc::clone(self).attend(Arc::clone(&entry), watch));
+        entry
+    }
+
+    /// What could not be set up for a job, where its keeper said so to this runner.
+    pub(crate) fn set_up_failed(&self, id: JobId) -> Option<SetUpFailed> {
+        lock(&self.failures).iter().find(|(job, _)| *job == id).map(|(_, failed)| failed.clone())
+    }
+
+    fn note_failure(&self, id: JobId, failed: SetUpFailed) {
+        let mut failures = lock(&self.failures);
+        if failures.len() == FAILURES {
+            failures.pop_front();
+        }
+        failures.push_back((id, failed));
+    }
+
+    /// Looks after one job until there is nothing to wait for.
+    async fn attend(self: Arc<Hub>, entry: Arc<Entry>, mut watch: Option<Watch>) {
+        let mut pause = LOOK_AGAIN;
+        let mut unknown_pause = UNKNOWN_AGAIN;
+        loop {
+            if let Some(watch) = watch.take() {
+                self.listen(&entry, watch).await;
+                if entry.seen.borrow().settled {
+                    break;
+                }
+                pause = LOOK_AGAIN;
+            }
+            let (home, id) = (Arc::clone(&self.home), entry.id);
+            match self.lanes.settle.run(move || look_after(&home, id)).await {
+                Ok(Ok(Found::Over)) => {
+                    entry.note(|seen| seen.settled = true);
+                    break;
+                }
+                Ok(Ok(Found::Keeper(found))) => watch = Some(found),
+                Ok(Ok(Found::Unknown(due))) => {
+                    entry.note(|seen| seen.unknown = true);
+                    let due = due.map_or(UNKNOWN_AGAIN_AT_MOST, |due| Duration::from_millis(due.0 + 1));
+                    tokio::time::sleep(unknown_pause.min(due)).await;
+                    unknown_pause = (unknown_pause * 2).min(UNKNOWN_AGAIN_AT_MOST);
+                }
+                Ok(Ok(Found::Soon)) | Ok(Err(_)) | Err(NotDone::Full | NotDone::Failed) => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LOOK_AGAIN_AT_MOST);
+                }
+            }
+        }
+        lock(&self.entries).remove(&entry.id);
+    }
+
+    /// Hears a keeper until it closes or has settled the job.
+    async fn listen(&self, entry: &Entry, watch: Watch) {
+        #[expect(deprecated, reason = "its successor is unsafe code; what is given here owns its descriptor")]
+        let Ok(watch) = AsyncFd::with_interest(Socket(watch), Interest::READABLE) else { return };
+        let watch = Arc::new(watch);
+        {
+            let mut link = lock(&entry.link);
+            link.watch = Some(Arc::clone(&watch));
+            if link.followers > 0 {
+                tell_output(&link, true);
+            }
+        }
+        entry.note(|seen| {
+            seen.connected += 1;
+            seen.unknown = false;
+        });
+        loop {
+            let Ok(mut ready) = watch.readable().await else { break };
+            match watch.get_ref().0.next(Some(Duration::ZERO)) {
+                Ok(Notice::Said(say)) => {
+                    self.hear(entry, say);
+                    if entry.seen.borrow().settled {
+                        break;
+                    }
+                }
+                Ok(Notice::TimedOut) => ready.clear_ready(),
+                Ok(Notice::Closed) | Err(_) => break,
+            }
+        }
+        lock(&entry.link).watch = None;
+        // Followers of a job whose keeper was lost read on what its scribe still logs, or learn that nothing comes.
+        entry.output.send_modify(|count| *count += 1);
+    }
+
+    fn hear(&self, entry: &Entry, say: Say) {
+        match say {
+            Say::Started => entry.note(|seen| seen.started = true),
+            Say::Exited { .. } => entry.note(|seen| seen.exited = true),
+            Say::Settled => entry.note(|seen| seen.settled = true),
+            Say::Output => entry.output.send_modify(|count| *count += 1),
+            Say::Failed { code, message, remedy } => {
+                self.note_failure(entry.id, SetUpFailed { code, message, remedy });
+            }
+            _ => {}
+        }
+    }
+
+    /// Finds jobs that this runner did not admit, now and for ever.
+    pub(crate) async fn sweep_for_ever(self: Arc<Hub>) {
+        let mut swept = Swept::default();
+        loop {
+            let home = Arc::clone(&self.home);
+            if let Ok((after, found)) = self.lanes.settle.run(move || sweep(&home, swept)).await {
+                swept = after;
+                for id in found {
+                    drop(self.entry(id));
+                }
+            } else {
+                swept = Swept::default();
+            }
+            tokio::time::sleep(SWEEP_EVERY).await;
+        }
+    }
+}
+
+/// Takes a job without a watch as far as it goes.
+fn look_after(home: &Home, id: JobId) -> io::Result<Found> {
+    let Some(job) = home.job(id)? else { return Ok(Found::Over) };
+    if job.receipt()?.is_some() {
+        return Ok(Found::Over);
+    }
+    if let Some(watch) = Watch::connect(&job, false)? {
+        return Ok(Found::Keeper(watch));
+    }
+    Ok(match settle(home, &job, &Settle::IfDue)? {
+        Outcome::Settled(_) | Outcome::Attested(_) => Found::Over,
+        Outcome::KeeperLives | Outcome::Busy => Found::Soon,
+        Outcome::StillUnknown { .. } if job.attestation()?.is_some() => Found::Over,
+        Outcome::StillUnknown { .. } => Found::Unknown(until_deadline(&job)),
+    })
+}
+
+fn until_deadline(job: &Job) -> Option<Millis> {
+    let deadline = job.spec().work.limits.deadline.filter(|deadline| deadline.0 > 0)?;
+    let StartMark::Keeper(mark) = job.start_mark().ok()?? else { return None };
+    let due = mark.mono.plus(deadline);
+    // One that is past was acted on just now.
+    Some(due.since(clock::mono_now())).filter(|left| left.0 > 0)
+}
+
+/// What a sweep left behind for the next.
+#[derive(Default)]
+struct Swept {
+    /// When the folder of jobs had last changed.
+    jobs_changed: Option<(i64, u64)>,
+    /// Jobs that were looked at.
+    known: HashSet<JobId>,
+}
+
+/// The jobs that have no receipt among those that came since the last sweep.
+fn sweep(home: &Home, mut swept: Swept) -> (Swept, Vec<JobId>) {
+    let changed = rustix::fs::fstat(home.jobs_dir()).ok().map(|stat| (stat.st_mtime, stat.st_mtime_nsec));
+    if changed.is_some() && changed == swept.jobs_changed {
+        return (swept, Vec::new());
+    }
+    let Ok(jobs) = home.jobs() else { return (swept, Vec::new()) };
+    // Read before the listing, so that what came during it is found by the next.
+    swept.jobs_changed = changed;
+    let there: HashSet<JobId> = jobs.into_iter().collect();
+    let open = there.iter().filter(|id| !swept.known.contains(*id)).copied().filter(|id| !is_over(home, *id));
+    let open = open.collect();
+    swept.known = there;
+    (swept, open)
+}
+
+fn is_over(home: &Home, id: JobId) -> bool {
+    let Ok(dir) = files::open_subdir(home.jobs_dir(), &id.to_string()) else { return true };
+    let has = |name: &str| rustix::fs::statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
+    has(name::RECEIPT) || has(name::ATTESTED)
+}

@@ -1,0 +1,110 @@
+//! What keeps the runner alive and answering under load: it is the only one on its home, it is chosen late when memory is
+//! out, it lives in a group of its own, and descriptors for stops are never given to anybody else.
+
+use outlast_core::bytes::hex;
+use outlast_hand::home::{Home, fill_random};
+use outlast_hand::{files, job};
+use rustix::fs::{AtFlags, FlockOperation};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde::{Deserialize, Serialize};
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+/// The lock a runner holds on its home.
+const LOCK: &str = "runner.lock";
+/// What a runner keeps of itself.
+const RECORD: &str = "runner.json";
+/// With the machine out of memory, the runner is chosen late: after every command, before the keepers.
+const OOM_SCORE: &[u8] = b"-800";
+/// Descriptors that are kept for what the runner itself opens while it serves a call.
+const DESCRIPTORS: usize = 64;
+
+/// What a runner holds for as long as it runs.
+pub(crate) struct Reserve {
+    _lock: OwnedFd,
+    /// Which start of a runner on this home this is.
+    pub(crate) epoch: u64,
+    /// The bound on connections that the limit on open files leaves.
+    pub(crate) connections: usize,
+    group: Option<Group>,
+}
+
+struct Group {
+    own: outlast_sys::cgroup::Leaf,
+    origin: std::path::PathBuf,
+}
+
+#[derive(Default, Serialize, Deserialize)]
+struct Record {
+    epoch: u64,
+}
+
+/// Takes the home for this runner; `None` where another one serves it.
+pub(crate) fn take(home: &Home, connections: usize) -> io::Result<Option<Reserve>> {
+    let lock = files::open_lock_file(home.dir(), LOCK)?;
+    if !files::try_lock(&lock, FlockOperation::NonBlockingLockExclusive)? {
+        return Ok(None);
+    }
+    let record: Record = match files::read_small(home.dir(), RECORD)? {
+        Some(text) => serde_json::from_slice(&text).unwrap_or_default(),
+        None => Record::default(),
+    };
+    let epoch = record.epoch + 1;
+    // Durable, so that a restored folder is known by it. A full disk must not keep a runner from serving stops.
+    let text = serde_json::to_vec(&Record { epoch })?;
+    match files::write_durably(home.dir(), RECORD, &text) {
+        Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(error),
+        _ => {}
+    }
+    let _ = outlast_sys::prctl::set_dumpable(false);
+    let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
+    let open_files = raise_open_files();
+    let connections = connections.min(open_files.saturating_sub(DESCRIPTORS) / 4).max(8);
+    Ok(Some(Reserve { _lock: lock, epoch, connections, group: own_group() }))
+}
+
+/// Raises the limit on open files as far as this user may, and says what it is.
+fn raise_open_files() -> usize {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, maximum: limit.maximum };
+    let _ = setrlimit(Resource::Nofile, raised);
+    let now = getrlimit(Resource::Nofile).current.or(limit.current);
+    usize::try_from(now.unwrap_or(1024)).unwrap_or(1024)
+}
+
+/// Moves the runner into a group of its own where it may make one, so that what limits or ends the group it was started
+/// in does not reach it.
+fn own_group() -> Option<Group> {
+    use outlast_sys::cgroup::{Hierarchy, Leaf, locate};
+    if !rustix::process::geteuid().is_root() {
+        return None;
+    }
+    let location = locate(Hierarchy::Unified).ok()??;
+    let mut random = [0; 6];
+    fill_random(&mut random).ok()?;
+    let name = OsString::from(format!("outlast-runner-{}", hex(&random)));
+    let own = Leaf::create(&location.mount, &name).ok()?;
+    if own.write("cgroup.procs", b"0").is_err() {
+        let _ = own.remove();
+        return None;
+    }
+    Some(Group { own, origin: location.own })
+}
+
+impl Reserve {
+    /// Leaves the group again and removes it: nothing of a runner stays behind.
+    pub(crate) fn release(self, home: &Home) {
+        if let Some(Group { own, origin }) = self.group
+            && std::fs::write(origin.join("cgroup.procs"), b"0").is_ok()
+        {
+            let _ = own.remove();
+        }
+        let _ = rustix::fs::unlinkat(home.dir().as_fd(), crate::serve::SOCKET, AtFlags::empty());
+    }
+}
+
+/// What this hand tells of its boot.
+pub(crate) fn boot() -> io::Result<outlast_core::id::BootId> {
+    job::boot_id()
+}
