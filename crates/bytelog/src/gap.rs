@@ -68,7 +68,9 @@ pub struct Gap {
 }
 
 impl Gap {
-    pub(crate) fn known(range: Range<u64>, cause: GapCause) -> Gap {
+    /// A gap of known length. The range's end is not before its start.
+    #[must_use]
+    pub fn known(range: Range<u64>, cause: GapCause) -> Gap {
         Gap { from: range.start, length: GapLength::Known(range.end - range.start), cause }
     }
 

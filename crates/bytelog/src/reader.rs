@@ -172,12 +172,7 @@ impl<D: Disk> Reader<D> {
     ///
     /// # Errors
     /// As [`Reader::read_from`].
-    pub fn read_into(
-        &mut self,
-        cursor: u64,
-        max_bytes: usize,
-        sink: &mut dyn Sink,
-    ) -> Result<Extent, Error> {
+    pub fn read_into(&mut self, cursor: u64, max_bytes: usize, sink: &mut dyn Sink) -> Result<Extent, Error> {
         let result = self.read(cursor, max_bytes.max(1), sink);
         if result.is_err() {
             // What was gathered so far is lost with the error, so the position must not be kept.

@@ -49,6 +49,7 @@ pub enum LeafRemoval {
 
 /// Whether the command could have moved itself out of its leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Isolation {
     /// The keeper's own uid: it could leave its leaf, and forge what it can write.
@@ -61,6 +62,7 @@ pub enum Isolation {
 
 /// Death evidence as receipts hold it, with the observation that made it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Evidence {
     /// The leaf was empty, everything was reaped by the warden, and the leaf is removed.

@@ -5,6 +5,7 @@ use std::fmt;
 
 /// How the command's own process ended. *Unknown* is a fact of its own, never a number.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Exit {
     /// It called exit.
@@ -40,6 +41,7 @@ pub enum Exit {
 
 /// Why an admitted attempt never started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum NotStarted {
     /// No keeper claimed the start mark in time, so a settler did.
@@ -115,6 +117,7 @@ impl fmt::Display for Exit {
 
 /// Why the job ended when it did.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Cause {
     /// The command ended by itself.

@@ -166,6 +166,7 @@ pub enum Record {
 
 /// A descendant that outlived its leader.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Straggler {
     /// Its pid in the keeper's namespace.
     pub pid: u32,

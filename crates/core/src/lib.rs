@@ -27,6 +27,8 @@ pub mod ledger;
 pub mod pipeline;
 pub mod progress;
 pub mod receipt;
+#[cfg(feature = "schema")]
+mod schema;
 pub mod spec;
 pub mod status;
 pub mod time;

@@ -15,6 +15,7 @@ const SAY_NO_BY_ONE: [&str; 10] =
 
 /// One stage of a pipeline, in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Stage {
     /// The program's name without its folder, where the syntax tree tells it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -25,6 +26,7 @@ pub struct Stage {
 
 /// Which part of the rule decided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
     /// Every stage returned 0.
@@ -42,6 +44,7 @@ pub enum Rule {
 
 /// What the stages come to.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Effective {
     /// The status the pipeline is judged by.
     pub status: u8,
@@ -89,6 +92,7 @@ fn is_left_out(stage: &Stage) -> bool {
 
 /// What is known of the stages of the last pipeline a script executed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Stages {
     /// The command is no shell script whose last act is a pipeline.

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 /// How far a command has come, in its own units.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Progress {
     /// Units done; never falls from one answer to the next.
     pub done: u64,

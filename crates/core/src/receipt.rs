@@ -12,6 +12,13 @@ use serde::{Deserialize, Serialize};
 /// What is known when a job is settled, as `receipt.json` holds it. Built by [`Receipt::assemble`] alone, over a
 /// death proof; read from a file it is a record of one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(
+    feature = "schema",
+    derive(schemars::JsonSchema),
+    schemars(
+        description = "What is known when a job is settled. Made once, over a proof that its whole tree is dead."
+    )
+)]
 #[non_exhaustive]
 pub struct Receipt {
     /// The version of the job directory's files.
@@ -68,6 +75,7 @@ pub struct Receipt {
 
 /// Who made a receipt.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Authority {
     /// The job's own keeper: warden and scribe.
@@ -81,6 +89,7 @@ pub enum Authority {
 
 /// What the log holds of a job's output.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Output {
     /// The end of all output: every byte before it was logged, or lies in a stated gap.
     pub final_cursor: Cursor,
@@ -101,6 +110,7 @@ pub struct Output {
 
 /// The hash of all output, both streams in drain order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum OutputHash {
     /// BLAKE3, hexadecimal.
@@ -117,6 +127,7 @@ pub enum OutputHash {
 
 /// Whether output was drained to its end.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Drain {
     /// Every pipe reached end-of-file.
@@ -140,6 +151,7 @@ pub enum Drain {
 
 /// A range of output that the log does not keep.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Gap {
     /// Where it begins.
     pub from: Cursor,
@@ -152,6 +164,7 @@ pub struct Gap {
 
 /// This job's place in the order of mutations of the workspace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum TerminalMutation {
     /// The mark, taken after the death proof and synced.
@@ -170,6 +183,7 @@ pub enum TerminalMutation {
 
 /// What a command and all it reaped used.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Resources {
     /// CPU time in user mode, microseconds.
     pub user_us: u64,
@@ -183,6 +197,7 @@ pub struct Resources {
 
 /// When what happened, by the wall clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Times {
     /// Admitted.
     pub admitted: UnixMicros,
@@ -283,6 +298,7 @@ impl Receipt {
 /// A person's word that a job is dead, where nothing could prove it. It frees the key and the workspace, and is no
 /// death proof: no run succeeds over it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Attestation {
     /// The job.
     pub job_id: JobId,

@@ -47,6 +47,7 @@ pub enum Liveness {
 
 /// The state of a job, as every answer names it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// Admitted; the command's process does not exist yet.
@@ -80,6 +81,7 @@ impl State {
 
 /// Who owes an obligation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Party {
     /// The keeper's warden.
@@ -96,6 +98,7 @@ pub enum Party {
 
 /// Something that must be known before the job is settled.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Obligation {
     /// What: `start_mark`, `exit`, `death_proof`, `final_cursor`, `terminal_mutation`, `receipt`.
     pub what: String,

@@ -72,11 +72,12 @@ pub(crate) fn admit(
         Caller::Person => reading::Caller::Person,
         Caller::Model => reading::Caller::Model,
     };
-    let reading = reading::read(&admission.command, bash_env, caller, admission.allow_detach).map_err(|refused| {
-        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, refused.code, refused.message)
-            .remedy(refused.remedy)
-            .context(refused.context)
-    })?;
+    let reading =
+        reading::read(&admission.command, bash_env, caller, admission.allow_detach).map_err(|refused| {
+            Problem::new(StatusCode::UNPROCESSABLE_ENTITY, refused.code, refused.message)
+                .remedy(refused.remedy)
+                .context(refused.context)
+        })?;
     let cwd = folder("cwd", &admission.cwd)?;
     let workspace = match &admission.workspace {
         Some(path) => folder("workspace", path)?,
@@ -158,7 +159,10 @@ fn check_sizes(admission: &Admission) -> Result<(), Problem> {
                 return Err(bad("BAD_COMMAND", "the command names no program"));
             }
             if !words.iter().all(no_nul) {
-                return Err(bad("BAD_COMMAND", "a word of the command has a NUL byte, which no program can be given"));
+                return Err(bad(
+                    "BAD_COMMAND",
+                    "a word of the command has a NUL byte, which no program can be given",
+                ));
             }
         }
         Command::Script { shell, .. } if shell.contains('\0') => {
@@ -180,7 +184,10 @@ fn check_sizes(admission: &Admission) -> Result<(), Problem> {
     for (name, value) in variables {
         if name.is_empty() || name.contains(['=', '\0']) || !no_nul(value) {
             let name: String = name.chars().take(80).collect();
-            return Err(bad("BAD_VARIABLE", format!("{name:?} or its value cannot be an environment variable")));
+            return Err(bad(
+                "BAD_VARIABLE",
+                format!("{name:?} or its value cannot be an environment variable"),
+            ));
         }
     }
     Ok(())
@@ -194,7 +201,8 @@ fn secrets(admission: &Admission) -> Result<Vec<(String, Vec<u8>)>, Problem> {
         return Ok(secrets);
     }
     Secrets::new(secrets.clone()).map_err(|error| {
-        bad("SECRET_NOT_MASKABLE", error.to_string()).remedy("pass what is no secret as an inherited variable")
+        bad("SECRET_NOT_MASKABLE", error.to_string())
+            .remedy("pass what is no secret as an inherited variable")
     })?;
     let words: Vec<&[u8]> = match &admission.command {
         Command::Argv(words) => words.iter().map(|word| word.0.as_slice()).collect(),
@@ -208,8 +216,9 @@ fn secrets(admission: &Admission) -> Result<Vec<(String, Vec<u8>)>, Problem> {
             let value = &value[..value.len() - ends];
             if !value.is_empty() && text.windows(value.len()).any(|part| part == value) {
                 let detail = format!("the value of the secret {name} stands in what is kept in clear");
-                return Err(bad("SECRET_IN_COMMAND", detail)
-                    .remedy("let the command read it from its environment"));
+                return Err(
+                    bad("SECRET_IN_COMMAND", detail).remedy("let the command read it from its environment")
+                );
             }
         }
     }
@@ -251,8 +260,11 @@ fn spooled(home: &Home, spool: &str) -> Result<SpooledInput, Problem> {
     let ["spool", random, blake3, count] = parts.as_slice() else { return Err(unknown()) };
     let hexadecimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = count.parse().ok().filter(|_| random.len() == 24 && blake3.len() == 64);
-    let Some(bytes) = bytes.filter(|_| hexadecimal(random) && hexadecimal(blake3)) else { return Err(unknown()) };
-    let tmp = files::open_subdir(home.dir(), "tmp").map_err(|error| answer::storage("opening the spool", &error))?;
+    let Some(bytes) = bytes.filter(|_| hexadecimal(random) && hexadecimal(blake3)) else {
+        return Err(unknown());
+    };
+    let tmp = files::open_subdir(home.dir(), "tmp")
+        .map_err(|error| answer::storage("opening the spool", &error))?;
     match rustix::fs::statat(tmp.as_fd(), spool, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
         Ok(_) => Ok(SpooledInput { file: spool.to_owned(), blake3: (*blake3).to_owned(), bytes }),
         // An admission that is repeated finds its input taken: by the job that it then is.
@@ -298,7 +310,8 @@ fn path_of<'a>(
     inherited: &'a BTreeMap<String, Bytes>,
 ) -> Option<&'a OsStr> {
     let set = env.get("PATH").or_else(|| inherited.get("PATH"));
-    set.map(|path| OsStr::from_bytes(&path.0)).or_else(|| ground.environment.get(OsStr::new("PATH")).map(OsString::as_os_str))
+    set.map(|path| OsStr::from_bytes(&path.0))
+        .or_else(|| ground.environment.get(OsStr::new("PATH")).map(OsString::as_os_str))
 }
 
 fn program_of(ground: &Ground, admission: &Admission, cwd: &Path) -> Option<String> {
@@ -332,7 +345,9 @@ pub(crate) fn refused(refusal: &Refusal) -> Problem {
             .remedy(format!("wait for its receipt, or settle it: POST /v1/jobs/{job_id}/settle"))
             .retryable(),
         Refusal::NotTheLatest { latest, .. } => crate::guard::stale(&detail).about(*latest),
-        Refusal::NoSuchJob(job_id) => Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_JOB", detail).about(*job_id),
+        Refusal::NoSuchJob(job_id) => {
+            Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_JOB", detail).about(*job_id)
+        }
         Refusal::TooLarge { .. } => Problem::new(StatusCode::PAYLOAD_TOO_LARGE, "TOO_LARGE", detail),
         Refusal::Storage(error) if error.kind() == std::io::ErrorKind::NotFound => {
             bad("NO_SUCH_SPOOL", "the spooled input is not there any more").remedy("spool it again")

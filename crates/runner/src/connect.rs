@@ -2,11 +2,13 @@
 //! container's exec is a connection to it. Where no runner serves the home, one is started.
 
 use crate::serve::SOCKET;
-use outlast_hand::home::Home;
 use outlast_hand::files;
+use outlast_hand::home::Home;
 use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with,
+};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -162,4 +164,3 @@ fn wait(up: &Pipe<'_>, down: &Pipe<'_>) -> io::Result<()> {
         Err(errno) => Err(errno.into()),
     }
 }
-

@@ -62,7 +62,8 @@ impl Dialer {
         };
         let identity = match &to.tls.identity {
             Some((chain, key)) => Some(
-                tls::Identity::from_files(chain, key).map_err(|error| ServeError::Access(error.to_string()))?,
+                tls::Identity::from_files(chain, key)
+                    .map_err(|error| ServeError::Access(error.to_string()))?,
             ),
             None => None,
         };

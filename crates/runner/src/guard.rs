@@ -3,9 +3,9 @@
 use crate::tokens::{Principal, Tokens};
 use http::{HeaderMap, StatusCode, header};
 use outlast_core::id::{JobId, Scope};
+use outlast_hand::clock;
 use outlast_hand::dropped::{self, Dropped};
 use outlast_hand::home::Home;
-use outlast_hand::clock;
 use outlast_wire::call::{self, CallError, CallFacts, HandFacts, check_call, read_call, read_scope};
 use outlast_wire::problem::Problem;
 use std::collections::{HashMap, VecDeque};
@@ -18,10 +18,7 @@ const REMEMBERED: usize = 8192;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Peer {
     /// A process of this machine, by the kernel's word.
-    Local {
-        uid: u32,
-        pid: i32,
-    },
+    Local { uid: u32, pid: i32 },
     /// By a certificate that this runner was told to trust.
     Certified(String),
     /// Not at all yet: each call must carry a token.
@@ -89,7 +86,8 @@ impl Guard {
                 let token = value.as_bytes().strip_prefix(b"Bearer ").unwrap_or_default();
                 let tokens = self.tokens.as_ref().ok_or_else(|| refused("this runner has no token file"))?;
                 let now = clock::unix_now().0 / 1_000_000;
-                let principal = tokens.check(token, now).ok_or_else(|| refused("the token is not good here"))?;
+                let principal =
+                    tokens.check(token, now).ok_or_else(|| refused("the token is not good here"))?;
                 let by = format!("token {}", principal.name);
                 return Ok(Caller { by, principal: Some(principal) });
             }

@@ -5,6 +5,7 @@
 //! once as far as proof goes. Words of keepers only hurry things: whoever is woken looks at the files.
 
 use crate::pool::{Lanes, NotDone};
+use outlast_core::exit::Exit;
 use outlast_core::id::JobId;
 use outlast_core::ledger::StartMark;
 use outlast_core::time::Millis;
@@ -56,6 +57,7 @@ pub(crate) struct Seen {
 pub(crate) struct Entry {
     id: JobId,
     seen: watch::Sender<Seen>,
+    exit: Mutex<Option<Exit>>,
     output: watch::Sender<u64>,
     link: Mutex<Link>,
 }
@@ -78,6 +80,11 @@ impl Entry {
     /// What is known, and what comes.
     pub(crate) fn seen(&self) -> watch::Receiver<Seen> {
         self.seen.subscribe()
+    }
+
+    /// How the command's own process ended, where its keeper has said so. The keeper writes that down a moment later.
+    pub(crate) fn exit(&self) -> Option<Exit> {
+        lock(&self.exit).clone()
     }
 
     /// A call that follows the output; told of it for as long as this lives.
@@ -194,6 +201,7 @@ impl Hub {
         let entry = Arc::new(Entry {
             id,
             seen: watch::Sender::new(Seen::default()),
+            exit: Mutex::default(),
             output: watch::Sender::new(0),
             link: Mutex::default(),
         });
@@ -287,7 +295,10 @@ impl Hub {
     fn hear(&self, entry: &Entry, say: Say) {
         match say {
             Say::Started => entry.note(|seen| seen.started = true),
-            Say::Exited { .. } => entry.note(|seen| seen.exited = true),
+            Say::Exited { exit } => {
+                *lock(&entry.exit) = Some(exit);
+                entry.note(|seen| seen.exited = true);
+            }
             Say::Settled => entry.note(|seen| seen.settled = true),
             Say::Output => entry.output.send_modify(|count| *count += 1),
             Say::Failed { code, message, remedy } => {

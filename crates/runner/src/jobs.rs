@@ -3,6 +3,7 @@
 use crate::answer;
 use crate::hub::{Hub, Seen};
 use http::StatusCode;
+use outlast_core::exit::Exit;
 use outlast_core::fence::StopRequest;
 use outlast_core::id::{Cursor, Generation, JobId, Scope};
 use outlast_core::ledger::StartMark;
@@ -136,6 +137,17 @@ pub(crate) fn is_reached(until: Until, view: &JobView) -> bool {
         Until::Started => over || matches!(view.state, State::Running | State::Stopping),
         Until::Exited => over || view.exit.is_some(),
         Until::Settled => over,
+    }
+}
+
+/// Adds what a keeper has said and not yet written down: whoever was woken by its word must not be told the state before.
+pub(crate) fn hasten(view: &mut JobView, seen: Seen, exit: Option<Exit>) {
+    if view.receipt.is_none() && view.exit.is_none() {
+        view.exit = exit;
+    }
+    if view.state == State::Starting && (seen.started || seen.exited) {
+        view.state = State::Running;
+        view.because = "its keeper says that it has started".to_owned();
     }
 }
 

@@ -21,6 +21,10 @@
 //!
 //! One thread drives all connections. Nothing on it touches a disk or waits for a process.
 #![forbid(unsafe_code)]
+#![allow(
+    clippy::result_large_err,
+    reason = "a problem is made once for a call that is refused, and goes out as it is"
+)]
 
 mod admit;
 mod answer;

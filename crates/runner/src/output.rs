@@ -4,6 +4,7 @@
 //! readers of logs are kept between calls.
 
 use crate::answer;
+use http::StatusCode;
 use outlast_bytelog::{Extent, Gap, GapLength, Sink, Stream as LogStream, Tail};
 use outlast_core::id::{Cursor, JobId};
 use outlast_hand::job::Job;
@@ -78,6 +79,14 @@ pub(crate) fn read(readers: &Readers, job: &Job, want: Want) -> Result<Piece, Pr
         Some(receipt) => receipt.output.final_cursor,
         None => job.committed().map_err(failed)?,
     };
+    if receipt.is_some() && want.from > committed {
+        let detail =
+            format!("the output ends at {committed}, before the cursor {} that was asked for", want.from);
+        return Err(Problem::new(StatusCode::RANGE_NOT_SATISFIABLE, "CURSOR_BEYOND_END", detail)
+            .about(job.id())
+            .remedy("nothing of this job lies there: begin again at a cursor that it gave")
+            .context(serde_json::json!({ "final_cursor": committed })));
+    }
     let mut reader = match readers.take(job.id(), want.from) {
         Some(reader) => reader,
         None => job.log().map_err(failed)?,
@@ -167,7 +176,9 @@ impl Sink for Gathered {
         }
         if self.want.records {
             match &mut self.run {
-                Some(run) if run.stream == stream && run.end == offset => run.end = offset + bytes.len() as u64,
+                Some(run) if run.stream == stream && run.end == offset => {
+                    run.end = offset + bytes.len() as u64
+                }
                 _ => {
                     self.close_run();
                     let end = offset + bytes.len() as u64;

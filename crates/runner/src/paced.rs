@@ -65,7 +65,11 @@ impl<S> Paced<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
-    fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let result = Pin::new(&mut self.stream).poll_read(context, buffer);
         if result.is_ready() {
             self.moved.note();
@@ -75,7 +79,11 @@ impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let result = Pin::new(&mut self.stream).poll_write(context, bytes);
         self.pace(context, result)
     }
@@ -111,7 +119,8 @@ mod tests {
 
     #[test]
     fn who_does_not_read_is_cut_off_and_who_does_is_not() {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (ours, mut theirs) = tokio::io::duplex(16);
             let mut paced = Paced::new(ours, Duration::from_secs(30), Moved::new(Instant::now()));

@@ -37,8 +37,7 @@ pub(crate) enum NotDone {
 impl Lane {
     /// Starts `threads` threads that do what is given to them; `most` pieces may wait.
     pub(crate) fn start(name: &str, threads: usize, most: usize) -> io::Result<Lane> {
-        let queue =
-            Arc::new(Queue { waiting: Mutex::new(VecDeque::new()), came: Condvar::new(), most });
+        let queue = Arc::new(Queue { waiting: Mutex::new(VecDeque::new()), came: Condvar::new(), most });
         for number in 0..threads {
             let queue = Arc::clone(&queue);
             std::thread::Builder::new()
@@ -80,7 +79,7 @@ fn work_off(queue: &Queue) {
                 }
             }
         };
-        // A fault in one piece of work is the answer to one call, not the end of the runner.
+        // Where panics unwind (release builds end the process), a fault in one piece of work is the answer to one call.
         let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(work));
     }
 }

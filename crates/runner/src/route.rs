@@ -124,7 +124,13 @@ pub(crate) fn route(method: &Method, path: &str, query: Option<&str>) -> Result<
         ["v1", "jobs", _, "stdin"] => &[&Method::PUT],
         ["v1", "spool" | "seal"] => &[&Method::POST],
         ["v1", "fence"] => &[&Method::GET, &Method::POST],
-        _ => return Err(Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_PATH", "there is nothing under this path")),
+        _ => {
+            return Err(Problem::new(
+                StatusCode::NOT_FOUND,
+                "NO_SUCH_PATH",
+                "there is nothing under this path",
+            ));
+        }
     };
     if !allowed.contains(&method) {
         let methods: Vec<&str> = allowed.iter().map(|method| method.as_str()).collect();
@@ -306,7 +312,8 @@ mod tests {
             }
             assert!(operation.query.iter().all(|word| words.iter().any(|(known, _)| known == word)));
             for method in ["GET", "POST", "PUT", "DELETE", "PATCH"] {
-                let known = OPERATIONS.iter().any(|other| (other.method, other.path) == (method, operation.path));
+                let known =
+                    OPERATIONS.iter().any(|other| (other.method, other.path) == (method, operation.path));
                 assert_eq!(route(&method.parse().unwrap(), &path, None).is_ok(), known, "{method} {path}");
             }
         }
@@ -317,7 +324,8 @@ mod tests {
     #[test]
     fn parameters_are_read_strictly() {
         let path = format!("/v1/jobs/{ID}/output");
-        let Ok(Route::Output(_, query)) = get(&path, "from=7&max=10&wait_ms=999999&stream=stderr&committed=true")
+        let Ok(Route::Output(_, query)) =
+            get(&path, "from=7&max=10&wait_ms=999999&stream=stderr&committed=true")
         else {
             panic!("not read")
         };

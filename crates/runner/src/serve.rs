@@ -2,6 +2,7 @@
 
 use crate::admit::{self, Answered, Ground};
 use crate::answer::{self, Answer};
+use crate::dial::Dialer;
 use crate::guard::{self, Admittance, Guard, Novelty, Peer};
 use crate::hub::{Entry, Hub};
 use crate::identity;
@@ -11,7 +12,6 @@ use crate::paced::{Moved, Paced};
 use crate::pool::{Lane, Lanes, NotDone};
 use crate::reserve::{self, Reserve};
 use crate::route::{Query, Route, route};
-use crate::dial::Dialer;
 use crate::settings::{Listen, OPEN_JOBS, Settings};
 use crate::tokens::Tokens;
 use bytes::{Bytes, BytesMut};
@@ -178,7 +178,10 @@ async fn run(
     let state = Arc::new(Shared {
         hub: Arc::clone(&hub),
         guard: Guard::new(tokens),
-        ground: Arc::new(Ground { environment: settings.environment.clone(), keeper: settings.keeper.clone() }),
+        ground: Arc::new(Ground {
+            environment: settings.environment.clone(),
+            keeper: settings.keeper.clone(),
+        }),
         readers: Arc::default(),
         hello,
         bodies: Arc::new(Semaphore::new(BODY_MEMORY / BODY_PIECE)),
@@ -249,11 +252,8 @@ async fn tidy_for_ever(state: Arc<Shared>) {
 
 fn hello_of(home: &Home, reserve: &Reserve) -> io::Result<Hello> {
     let offers = probe::probe(home);
-    let offer = |offer: probe::Offer| Offer {
-        name: offer.name,
-        available: offer.available,
-        detail: offer.detail,
-    };
+    let offer =
+        |offer: probe::Offer| Offer { name: offer.name, available: offer.available, detail: offer.detail };
     Ok(Hello {
         protocol: 0,
         supported: version::SUPPORTED.to_vec(),
@@ -324,7 +324,8 @@ impl Connections {
         let cut = Arc::new(Notify::new());
         let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         if open.len() >= self.most
-            && let Some(oldest) = open.iter().min_by_key(|(_, open)| open.moved.at()).map(|(number, _)| *number)
+            && let Some(oldest) =
+                open.iter().min_by_key(|(_, open)| open.moved.at()).map(|(number, _)| *number)
             && let Some(oldest) = open.remove(&oldest)
         {
             oldest.cut.notify_one();
@@ -411,7 +412,13 @@ fn listen(
                 listening.fingerprint = Some(fingerprint);
             }
             let acceptor = tokio_rustls::TlsAcceptor::from(acceptor);
-            tokio::spawn(accept_tls(listener, acceptor, certified, Arc::clone(state), Arc::clone(connections)));
+            tokio::spawn(accept_tls(
+                listener,
+                acceptor,
+                certified,
+                Arc::clone(state),
+                Arc::clone(connections),
+            ));
         }
     }
     Ok(())
@@ -508,7 +515,9 @@ async fn accept_tls(
                 () = cut.notified() => return,
             };
             let peer = match stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()) {
-                Some(certificate) if certified => Peer::Certified(tls::Fingerprint::of(certificate).to_string()),
+                Some(certificate) if certified => {
+                    Peer::Certified(tls::Fingerprint::of(certificate).to_string())
+                }
                 _ => Peer::Unproved,
             };
             attend(stream, peer, state, entered).await;
@@ -627,8 +636,10 @@ async fn do_one(state: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) ->
 }
 
 fn hello(state: &Shared, asked: HelloRequest) -> Result<Answer, Problem> {
-    if asked.versions.is_empty() || asked.versions.len() > version::OFFER_AT_MOST || asked.client.len() > 200 {
-        let detail = format!("offer 1 to {} versions, and a client of 200 bytes at most", version::OFFER_AT_MOST);
+    if asked.versions.is_empty() || asked.versions.len() > version::OFFER_AT_MOST || asked.client.len() > 200
+    {
+        let detail =
+            format!("offer 1 to {} versions, and a client of 200 bytes at most", version::OFFER_AT_MOST);
         return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "BAD_HELLO", detail));
     }
     let protocol = version::choose(&asked.versions, version::SUPPORTED)
@@ -652,14 +663,22 @@ fn too_large(limit: u64) -> Problem {
 
 fn busy(not_done: NotDone) -> Problem {
     match not_done {
-        NotDone::Full => Problem::new(StatusCode::SERVICE_UNAVAILABLE, "BUSY", "too many calls wait already").retryable(),
+        NotDone::Full => {
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, "BUSY", "too many calls wait already").retryable()
+        }
         NotDone::Failed => answer::internal(&"the call failed in the runner"),
     }
 }
 
 /// Reads a body up to `limit` bytes, which it announces or is counted at. Memory is taken before it is read.
-async fn read_body(state: &Shared, headers: &HeaderMap, mut body: Incoming, limit: u64) -> Result<Bytes, Problem> {
-    let announced = headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+async fn read_body(
+    state: &Shared,
+    headers: &HeaderMap,
+    mut body: Incoming,
+    limit: u64,
+) -> Result<Bytes, Problem> {
+    let announced =
+        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     if announced.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }
@@ -686,7 +705,8 @@ async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
         })?;
         let Some(frame) = frame else { return Ok(None) };
         let frame = frame.map_err(|error| {
-            Problem::new(StatusCode::BAD_REQUEST, "BODY_BROKEN", format!("the body broke off: {error}")).retryable()
+            Problem::new(StatusCode::BAD_REQUEST, "BODY_BROKEN", format!("the body broke off: {error}"))
+                .retryable()
         })?;
         if let Ok(data) = frame.into_data() {
             return Ok(Some(data));
@@ -715,7 +735,12 @@ async fn read_json<T: DeserializeOwned>(
         let field = error.to_string();
         let field = field.strip_prefix("missing field ").or_else(|| field.strip_prefix("unknown field "));
         let field = field.map(|field| format!(" ({})", field.chars().take(80).collect::<String>()));
-        let detail = format!("the body {what} at line {} column {}{}", error.line(), error.column(), field.unwrap_or_default());
+        let detail = format!(
+            "the body {what} at line {} column {}{}",
+            error.line(),
+            error.column(),
+            field.unwrap_or_default()
+        );
         Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "BAD_BODY", detail)
     })?;
     Ok((value, bytes))
@@ -738,10 +763,11 @@ impl Call<'_> {
         lane.run(work).await.map_err(busy)?
     }
 
-    /// Remembers the request; `true` where it is a repetition. An id that another request had is refused.
-    fn note(&self, body: &[u8]) -> Result<bool, Problem> {
+    /// Remembers the request; `true` where it is a repetition. An id that another request had is refused. `what` is what
+    /// its query asks for; how long it waits makes no other request of it.
+    fn note(&self, what: &str, body: &[u8]) -> Result<bool, Problem> {
         let mut hasher = blake3::Hasher::new();
-        for part in [self.path.as_bytes(), body] {
+        for part in [self.path.as_bytes(), what.as_bytes(), body] {
             hasher.update(&(part.len() as u64).to_le_bytes());
             hasher.update(part);
         }
@@ -770,14 +796,15 @@ impl Call<'_> {
 
     async fn json<T: DeserializeOwned>(&self, body: Incoming) -> Result<(T, bool), Problem> {
         let (value, bytes) = read_json(self.state, self.headers, body).await?;
-        let again = self.note(&bytes)?;
+        let again = self.note("", &bytes)?;
         Ok((value, again))
     }
 
     async fn view(&self, id: JobId, arrival: Option<Arrival>) -> Result<JobView, Problem> {
         let (home, hub) = (Arc::clone(&self.state.home), Arc::clone(&self.state.hub));
         let scope = self.admittance.scope.clone();
-        self.on(&self.state.lanes.read, move || jobs::view(&hub, &jobs::find(&home, &scope, id)?, arrival)).await
+        self.on(&self.state.lanes.read, move || jobs::view(&hub, &jobs::find(&home, &scope, id)?, arrival))
+            .await
     }
 
     /// Looks, and looks again whenever there is word of the job, until what is waited for is there.
@@ -808,7 +835,10 @@ impl Call<'_> {
             };
             let before = *seen.borrow_and_update();
             if !std::mem::take(&mut fresh) || jobs::is_word(query.until, Default::default(), before) {
-                let view = self.view(id, arrival).await?;
+                let mut view = self.view(id, arrival).await?;
+                if let Some(entry) = &entry {
+                    jobs::hasten(&mut view, before, entry.exit());
+                }
                 if jobs::is_reached(query.until, &view) || *closing.borrow() {
                     return Ok(view);
                 }
@@ -941,7 +971,8 @@ impl Call<'_> {
         let share = (output::MEMORY / 2 / reading).max(output::LEAST);
         let max = query.max.min(share);
         let permits = u32::try_from(max.div_ceil(output::LEAST)).unwrap_or(1);
-        let memory = tokio::time::timeout(MEMORY_WITHIN, Arc::clone(&self.state.answers).acquire_many_owned(permits));
+        let memory =
+            tokio::time::timeout(MEMORY_WITHIN, Arc::clone(&self.state.answers).acquire_many_owned(permits));
         let memory = memory.await;
         let result = match memory {
             Ok(Ok(memory)) => {
@@ -973,8 +1004,11 @@ impl Call<'_> {
 
     async fn stop(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
         let (stop, _): (verbs::Stop, _) = self.json(body).await?;
-        let Some(facts) = &self.admittance.facts else { return Err(answer::internal(&"a stop without its headers")) };
-        let (home, scope, generation) = (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
+        let Some(facts) = &self.admittance.facts else {
+            return Err(answer::internal(&"a stop without its headers"));
+        };
+        let (home, scope, generation) =
+            (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
         let stop = move || jobs::stop(&home, &jobs::find(&home, &scope, id)?, stop, generation);
         let stopped = self.on(&self.state.lanes.urgent, stop).await?;
         if let verbs::Stopped::Stale { stale } = &stopped {
@@ -997,15 +1031,19 @@ impl Call<'_> {
 
     async fn stdin(self, body: Incoming, id: JobId, query: Query) -> Result<Answer, Problem> {
         let bytes = read_body(self.state, self.headers, body, limits::STDIN_BODY).await?;
-        self.note(&bytes)?;
+        self.note(&format!("{} {}", query.offset, query.close), &bytes)?;
         let until = tokio::time::Instant::now() + query.wait;
         let end = Cursor(query.offset.0.saturating_add(bytes.len() as u64));
         let mut taken = query.offset;
         loop {
-            let (home, scope, bytes) = (Arc::clone(&self.state.home), self.admittance.scope.clone(), bytes.clone());
-            let from = usize::try_from(taken.0.saturating_sub(query.offset.0)).unwrap_or(usize::MAX).min(bytes.len());
+            let (home, scope, bytes) =
+                (Arc::clone(&self.state.home), self.admittance.scope.clone(), bytes.clone());
+            let from = usize::try_from(taken.0.saturating_sub(query.offset.0))
+                .unwrap_or(usize::MAX)
+                .min(bytes.len());
             let (offset, close) = (Cursor(query.offset.0 + from as u64), query.close);
-            let give = move || jobs::give_input(&jobs::find(&home, &scope, id)?, offset, &bytes[from..], close);
+            let give =
+                move || jobs::give_input(&jobs::find(&home, &scope, id)?, offset, &bytes[from..], close);
             let answered = self.on(&self.state.lanes.urgent, give).await?;
             let over = tokio::time::Instant::now() >= until || *self.state.closing.borrow();
             match answered {
@@ -1112,8 +1150,11 @@ impl Call<'_> {
 
     async fn fence(self, body: Incoming) -> Result<Answer, Problem> {
         let (verbs::Fence {}, _) = self.json(body).await?;
-        let Some(facts) = &self.admittance.facts else { return Err(answer::internal(&"a fence without its headers")) };
-        let (home, scope, generation) = (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
+        let Some(facts) = &self.admittance.facts else {
+            return Err(answer::internal(&"a fence without its headers"));
+        };
+        let (home, scope, generation) =
+            (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
         let raise = move || {
             fence::raise(&home, &scope, generation).map_err(|error| of_fence(&error))?;
             fence_now(&home, &scope)
@@ -1125,11 +1166,14 @@ impl Call<'_> {
 
     async fn seal(self, body: Incoming) -> Result<Answer, Problem> {
         let (Seal { run }, _) = self.json(body).await?;
-        let Some(facts) = &self.admittance.facts else { return Err(answer::internal(&"a seal without its headers")) };
-        let (home, scope, generation) = (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
+        let Some(facts) = &self.admittance.facts else {
+            return Err(answer::internal(&"a seal without its headers"));
+        };
+        let (home, scope, generation) =
+            (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
         let seal = move || {
             let sealed = fence::seal(&home, &scope, &run, generation).map_err(|error| of_fence(&error))?;
-            Ok(Sealed { run, jobs: sealed.jobs, already: sealed.already })
+            Ok(Sealed { run, jobs: sealed.jobs, unreadable: sealed.unreadable, already: sealed.already })
         };
         let sealed = self.on(&self.state.lanes.work, seal).await;
         self.record_stale(&sealed);

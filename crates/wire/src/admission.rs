@@ -83,7 +83,10 @@ pub struct Admission {
 /// Errors and logs may show an admission; its environment and secrets must not be in them.
 impl std::fmt::Debug for Admission {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Admission").field("key", &self.key).field("attempt", &self.attempt).finish_non_exhaustive()
+        f.debug_struct("Admission")
+            .field("key", &self.key)
+            .field("attempt", &self.attempt)
+            .finish_non_exhaustive()
     }
 }
 

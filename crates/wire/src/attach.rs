@@ -120,7 +120,9 @@ where
                 Some(asking) => {
                     let upgrade = hyper::upgrade::on(&mut request);
                     *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some((asking, upgrade));
-                    response.headers_mut().insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
+                    response
+                        .headers_mut()
+                        .insert(header::CONNECTION, header::HeaderValue::from_static("upgrade"));
                     response.headers_mut().insert(header::UPGRADE, header::HeaderValue::from_static(UPGRADE));
                     StatusCode::SWITCHING_PROTOCOLS
                 }
@@ -174,7 +176,8 @@ mod tests {
         run(async {
             let (ours, theirs) = tokio::io::duplex(4096);
             let asked = tokio::spawn(async move { ask(theirs, &asking()).await });
-            let (heard, mut stream) = hear(ours, |asking| asking.token.as_deref() == Some("t")).await.unwrap();
+            let (heard, mut stream) =
+                hear(ours, |asking| asking.token.as_deref() == Some("t")).await.unwrap();
             assert_eq!(heard, asking());
             let mut hand = asked.await.unwrap().unwrap();
             stream.write_all(b"who is there").await.unwrap();

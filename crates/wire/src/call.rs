@@ -123,8 +123,10 @@ impl CallError {
 /// [`CallError::Header`].
 pub fn read_call<'h>(header: impl Fn(&'static str) -> Option<&'h [u8]>) -> Result<CallFacts, CallError> {
     let text = |name: &'static str| {
-        let bytes = header(name)
-            .ok_or(CallError::Header { header: name, problem: "is missing on a call that changes something".into() })?;
+        let bytes = header(name).ok_or(CallError::Header {
+            header: name,
+            problem: "is missing on a call that changes something".into(),
+        })?;
         std::str::from_utf8(bytes)
             .map_err(|_| CallError::Header { header: name, problem: "is not text".into() })
     };

@@ -202,15 +202,21 @@ impl Client {
     ///
     /// # Errors
     /// [`ClientError`].
-    pub async fn begin<S>(stream: S, http: Http, token: Option<&str>, scope: Scope) -> Result<Client, ClientError>
+    pub async fn begin<S>(
+        stream: S,
+        http: Http,
+        token: Option<&str>,
+        scope: Scope,
+    ) -> Result<Client, ClientError>
     where
         S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
     {
         let authorization = match token {
             None => None,
             Some(token) => {
-                let mut value = header::HeaderValue::from_str(&format!("Bearer {token}"))
-                    .map_err(|_| ClientError::Answer("the token has characters that no header can carry".into()))?;
+                let mut value = header::HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
+                    ClientError::Answer("the token has characters that no header can carry".into())
+                })?;
                 value.set_sensitive(true);
                 Some(value)
             }
@@ -254,14 +260,7 @@ impl Client {
         .await?;
         let hello: Hello = from_json(&answered.body)?;
         version::check_choice(version::SUPPORTED, &hello.offered, &hello.supported, hello.protocol)?;
-        Ok(Client {
-            sender,
-            authorization,
-            hello,
-            told_at: Instant::now(),
-            scope,
-            generation: Generation(0),
-        })
+        Ok(Client { sender, authorization, hello, told_at: Instant::now(), scope, generation: Generation(0) })
     }
 
     /// What the runner said of itself.
@@ -360,7 +359,8 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn settle(&self, request_id: &str, id: JobId, how: &Settle) -> Result<Settled, ClientError> {
-        self.change(Method::POST, &format!("/v1/jobs/{id}/settle"), request_id, how, limits::WAIT_AT_MOST).await
+        self.change(Method::POST, &format!("/v1/jobs/{id}/settle"), request_id, how, limits::WAIT_AT_MOST)
+            .await
     }
 
     /// Gives bytes to a job's open standard input. They are taken in order, each once.
@@ -389,8 +389,9 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub async fn resize(&self, request_id: &str, id: JobId, size: Resize) -> Result<(), ClientError> {
-        let _: serde_json::Value =
-            self.change(Method::POST, &format!("/v1/jobs/{id}/resize"), request_id, &size, Duration::ZERO).await?;
+        let _: serde_json::Value = self
+            .change(Method::POST, &format!("/v1/jobs/{id}/resize"), request_id, &size, Duration::ZERO)
+            .await?;
         Ok(())
     }
 
@@ -406,7 +407,8 @@ impl Client {
         cursor: Cursor,
     ) -> Result<Acknowledged, ClientError> {
         let body = Acknowledge { brain, cursor };
-        self.change(Method::POST, &format!("/v1/jobs/{id}/acknowledge"), request_id, &body, Duration::ZERO).await
+        self.change(Method::POST, &format!("/v1/jobs/{id}/acknowledge"), request_id, &body, Duration::ZERO)
+            .await
     }
 
     /// Spools standard input for an admission.
@@ -547,7 +549,8 @@ async fn exchange(
 async fn read_answer(response: Response<Incoming>) -> Result<Answered, ClientError> {
     let (head, body) = response.into_parts();
     let body = Limited::new(body, ANSWER_AT_MOST).collect().await;
-    let body = body.map_err(|source| ClientError::Connection { doing: "reading the answer", source })?.to_bytes();
+    let body =
+        body.map_err(|source| ClientError::Connection { doing: "reading the answer", source })?.to_bytes();
     if head.status.is_success() {
         return Ok(Answered { headers: head.headers, body });
     }

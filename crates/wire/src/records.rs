@@ -179,10 +179,12 @@ mod tests {
     fn heads() -> impl Strategy<Value = Head> {
         let length = 0..=PAYLOAD_AT_MOST;
         prop_oneof![
-            (any::<bool>(), any::<u64>(), any::<u64>(), length.clone()).prop_map(|(out, offset, time_us, length)| {
-                let stream = if out { Stream::Stdout } else { Stream::Stderr };
-                Head::Data { stream, offset: Cursor(offset), time_us, length }
-            }),
+            (any::<bool>(), any::<u64>(), any::<u64>(), length.clone()).prop_map(
+                |(out, offset, time_us, length)| {
+                    let stream = if out { Stream::Stdout } else { Stream::Stderr };
+                    Head::Data { stream, offset: Cursor(offset), time_us, length }
+                }
+            ),
             (any::<u64>(), any::<Option<u64>>(), length).prop_map(|(from, to, length)| Head::Gap {
                 from: Cursor(from),
                 to: to.map(Cursor),

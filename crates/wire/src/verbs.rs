@@ -113,6 +113,10 @@ pub struct Sealed {
     pub run: RunId,
     /// Its jobs.
     pub jobs: Vec<JobId>,
+    /// Jobs of this hand that cannot be read, and so may belong to it: until they are explained, nobody can say that the
+    /// run has no others.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<JobId>,
     /// Whether it had been sealed before.
     pub already: bool,
 }

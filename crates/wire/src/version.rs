@@ -17,7 +17,9 @@ pub const OFFER_AT_MOST: usize = 32;
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum VersionError {
     /// Nothing in common.
-    #[error("no common version of the hand protocol: offered {offered:?}, spoken here {supported:?}; upgrade the older side")]
+    #[error(
+        "no common version of the hand protocol: offered {offered:?}, spoken here {supported:?}; upgrade the older side"
+    )]
     NothingInCommon {
         /// What the client offered.
         offered: Vec<u32>,

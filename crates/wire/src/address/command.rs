@@ -157,7 +157,11 @@ fn wait(child: &mut Child, stderr: ChildStderr, held_by: PipeReader) -> (Option<
             // It is not reaped yet, so its id is still its own, and its group's: no other group can have taken it.
             let signal = if times == 0 { Signal::TERM } else { Signal::KILL };
             match &process {
-                Some((pid, _)) => drop(rustix::process::kill_process_group(*pid, signal)),
+                // A program may have left the group it was started in.
+                Some((pid, _)) if rustix::process::kill_process_group(*pid, signal).is_err() => {
+                    drop(rustix::process::kill_process(*pid, signal));
+                }
+                Some(_) => {}
                 None => drop(child.kill()),
             }
             urge = Some((Instant::now() + ENDS_WITHIN, times + 1));
