@@ -67,7 +67,9 @@ impl Dialer {
             ),
             None => None,
         };
-        let options = DialOptions { trust: Some(trust), identity, ..DialOptions::default() };
+        // The upgrade that turns the roles round is HTTP/1.1's.
+        let options =
+            DialOptions { trust: Some(trust), identity, http_1_only: true, ..DialOptions::default() };
         Ok(Dialer {
             name,
             address,

@@ -70,6 +70,11 @@ impl Guard {
         Guard { tokens, remembered: Mutex::default() }
     }
 
+    /// What is wrong with the token file since it was read last, where anything is.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.tokens.as_ref().and_then(Tokens::problem)
+    }
+
     /// Who calls.
     pub(crate) fn caller(&self, peer: &Peer, headers: &HeaderMap) -> Result<Caller, Problem> {
         let refused = |detail: &str| {

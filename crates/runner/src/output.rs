@@ -15,8 +15,11 @@ use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::{Mutex, PoisonError};
 
-/// Readers that are kept between calls.
+/// Readers at the live end that are kept between calls: what they hold is small.
 const KEPT: usize = 512;
+
+/// Readers that are kept before the end. Each holds more than a MiB that it has read ahead.
+const KEPT_AHEAD: usize = 32;
 
 /// Gaps that the header of one answer lists; of more it tells the number. Records have them all.
 const GAPS: usize = 32;
@@ -51,22 +54,31 @@ pub(crate) struct Piece {
 /// Readers of logs, each at the cursor that its last call ended at.
 #[derive(Default)]
 pub(crate) struct Readers {
-    kept: Mutex<VecDeque<(JobId, Cursor, LogReader)>>,
+    at_end: Mutex<VecDeque<(JobId, Cursor, LogReader)>>,
+    ahead: Mutex<VecDeque<(JobId, Cursor, LogReader)>>,
 }
 
 impl Readers {
     fn take(&self, id: JobId, at: Cursor) -> Option<LogReader> {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = kept.iter().position(|(job, cursor, _)| *job == id && *cursor == at)?;
-        kept.remove(found).map(|(_, _, reader)| reader)
+        [&self.at_end, &self.ahead].into_iter().find_map(|kept| {
+            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let found = kept.iter().position(|(job, cursor, _)| *job == id && *cursor == at)?;
+            kept.remove(found).map(|(_, _, reader)| reader)
+        })
     }
 
-    fn keep(&self, id: JobId, at: Cursor, reader: LogReader) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() >= KEPT {
+    fn keep(&self, id: JobId, extent: Extent, reader: LogReader) {
+        let (kept, most) = match extent.tail {
+            Tail::Open { .. } => (&self.at_end, KEPT),
+            Tail::More => (&self.ahead, KEPT_AHEAD),
+            // Nobody goes on from there.
+            Tail::Ended { .. } => return,
+        };
+        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() >= most {
             kept.pop_front();
         }
-        kept.push_back((id, at, reader));
+        kept.push_back((id, Cursor(extent.next), reader));
     }
 }
 
@@ -103,7 +115,7 @@ pub(crate) fn read(readers: &Readers, job: &Job, want: Want) -> Result<Piece, Pr
         piece.tail = "ended";
         piece.moved = true;
     }
-    readers.keep(job.id(), Cursor(extent.next), reader);
+    readers.keep(job.id(), extent, reader);
     Ok(piece)
 }
 

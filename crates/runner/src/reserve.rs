@@ -1,15 +1,14 @@
 //! What keeps the runner alive and answering under load: it is the only one on its home, it is chosen late when memory is
 //! out, it lives in a group of its own, and descriptors for stops are never given to anybody else.
 
-use outlast_core::bytes::hex;
-use outlast_hand::home::{Home, fill_random};
+use outlast_hand::home::Home;
 use outlast_hand::{files, job};
-use rustix::fs::{AtFlags, FlockOperation};
+use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 
 /// The lock a runner holds on its home.
 const LOCK: &str = "runner.lock";
@@ -31,8 +30,8 @@ pub(crate) struct Reserve {
 }
 
 struct Group {
-    own: outlast_sys::cgroup::Leaf,
-    origin: std::path::PathBuf,
+    own: PathBuf,
+    origin: PathBuf,
 }
 
 #[derive(Default, Serialize, Deserialize)]
@@ -61,7 +60,7 @@ pub(crate) fn take(home: &Home, connections: usize) -> io::Result<Option<Reserve
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     let open_files = raise_open_files();
     let connections = connections.min(open_files.saturating_sub(DESCRIPTORS) / 4).max(8);
-    Ok(Some(Reserve { _lock: lock, epoch, connections, group: own_group() }))
+    Ok(Some(Reserve { _lock: lock, epoch, connections, group: own_group(home) }))
 }
 
 /// Raises the limit on open files as far as this user may, and says what it is.
@@ -74,33 +73,35 @@ fn raise_open_files() -> usize {
 }
 
 /// Moves the runner into a group of its own where it may make one, so that what limits or ends the group it was started
-/// in does not reach it.
-fn own_group() -> Option<Group> {
-    use outlast_sys::cgroup::{Hierarchy, Leaf, locate};
+/// in does not reach it. The group is the home's: one that was killed leaves it to the next.
+fn own_group(home: &Home) -> Option<Group> {
+    use outlast_sys::cgroup::{Hierarchy, locate};
     if !rustix::process::geteuid().is_root() {
         return None;
     }
     let location = locate(Hierarchy::Unified).ok()??;
-    let mut random = [0; 6];
-    fill_random(&mut random).ok()?;
-    let name = OsString::from(format!("outlast-runner-{}", hex(&random)));
-    let own = Leaf::create(&location.mount, &name).ok()?;
-    if own.write("cgroup.procs", b"0").is_err() {
-        let _ = own.remove();
-        return None;
+    let own = location.mount.join(format!("outlast-runner-{}", home.id()));
+    match std::fs::create_dir(&own) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return None,
+        _ => {}
     }
-    Some(Group { own, origin: location.own })
+    match std::fs::write(own.join("cgroup.procs"), "0") {
+        Ok(()) => Some(Group { own, origin: location.own }),
+        Err(_) => {
+            let _ = std::fs::remove_dir(&own);
+            None
+        }
+    }
 }
 
 impl Reserve {
     /// Leaves the group again and removes it: nothing of a runner stays behind.
-    pub(crate) fn release(self, home: &Home) {
+    pub(crate) fn release(self) {
         if let Some(Group { own, origin }) = self.group
             && std::fs::write(origin.join("cgroup.procs"), b"0").is_ok()
         {
-            let _ = own.remove();
+            let _ = std::fs::remove_dir(own);
         }
-        let _ = rustix::fs::unlinkat(home.dir().as_fd(), crate::serve::SOCKET, AtFlags::empty());
     }
 }
 

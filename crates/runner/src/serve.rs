@@ -33,8 +33,9 @@ use outlast_wire::view::{Acknowledged, Arrival, FenceView, JobView};
 use outlast_wire::{address, call, limits, records, tls, version};
 use serde::de::DeserializeOwned;
 use std::collections::HashMap;
+use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -65,6 +66,9 @@ const FINISH_WITHIN: Duration = Duration::from_secs(2);
 const BODY_MEMORY: usize = 32 << 20;
 /// One piece of that.
 const BODY_PIECE: usize = 64 << 10;
+/// A body as small as the head of a call, which is not counted either, needs no memory promised: so no stop waits for what
+/// slow bodies hold.
+const SMALL_BODY: u64 = 4 << 10;
 /// How long a body waits for memory.
 const MEMORY_WITHIN: Duration = Duration::from_secs(10);
 /// How soon a follower looks again though nobody told it of output: word of it can be lost while it begins to follow.
@@ -156,7 +160,7 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Ready)) -> Result<(), Serve
     let home = Arc::new(home);
     let served = runtime.block_on(run(settings, Arc::clone(&home), lanes, &reserve, hello, signals, ready));
     drop(runtime);
-    reserve.release(&home);
+    reserve.release();
     served
 }
 
@@ -221,6 +225,7 @@ async fn wait_for_end(
     #[expect(deprecated, reason = "its successor is unsafe code; the descriptor is borrowed for as long")]
     let told = AsyncFd::new(signals.as_fd()).map_err(failed)?;
     let mut idle_since: Option<Instant> = None;
+    let mut told_problem = None;
     loop {
         let look = tokio::time::timeout(Duration::from_secs(1), told.readable()).await;
         if let Ok(ready) = look {
@@ -232,6 +237,11 @@ async fn wait_for_end(
                 }
             }
             ready.clear_ready();
+        }
+        let problem = state.guard.problem();
+        if problem != told_problem {
+            eprintln!("outlast-hand: {}", problem.as_deref().unwrap_or("the token file is read again"));
+            told_problem = problem;
         }
         let Some(most) = idle_exit else { continue };
         if connections.count() > 0 || state.hub.open_jobs() > 0 {
@@ -373,10 +383,10 @@ fn listen(
         Listen::Unix(path) => {
             let path = path.clone().unwrap_or_else(|| settings.home.join(SOCKET));
             let failed = |source| ServeError::Listen { place: format!("unix:{}", path.display()), source };
-            let listener = listen_unix(&path).map_err(failed)?;
+            let (listener, bound) = listen_unix(&path).map_err(failed)?;
             listening.addresses.push(format!("unix:{}", path.display()));
             let allowed = settings.allow_uids.clone();
-            tokio::spawn(accept_unix(listener, allowed, Arc::clone(state), Arc::clone(connections)));
+            tokio::spawn(accept_unix(listener, bound, allowed, Arc::clone(state), Arc::clone(connections)));
         }
         Listen::Tls { at, tls: files } => {
             let failed = |source| ServeError::Listen { place: format!("tls:{at}"), source };
@@ -436,9 +446,25 @@ fn trust_of(files: &crate::settings::TlsFiles) -> Result<Option<tls::Trust>, Ser
     Ok(Some(tls::Trust::Pins(pins.map_err(|error| access(&error))?)))
 }
 
+/// A socket that this runner made: it goes with the runner, and nothing that has come to stand in its place.
+struct Bound {
+    dir: OwnedFd,
+    name: OsString,
+    made: (u64, u64),
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        let there = rustix::fs::statat(&self.dir, &self.name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW);
+        if there.is_ok_and(|there| (there.st_dev, there.st_ino) == self.made) {
+            let _ = rustix::fs::unlinkat(&self.dir, &self.name, rustix::fs::AtFlags::empty());
+        }
+    }
+}
+
 /// Listens on a Unix socket that its owner alone may connect to. The runner's lock is held, so a socket that is there is
 /// one that was left behind.
-fn listen_unix(path: &Path) -> io::Result<UnixListener> {
+fn listen_unix(path: &Path) -> io::Result<(UnixListener, Bound)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let dir = files::open_dir(parent)?;
@@ -453,13 +479,16 @@ fn listen_unix(path: &Path) -> io::Result<UnixListener> {
     // By the open folder: the path of a socket may have 107 bytes, a home's may have more.
     let short = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd())).join(name);
     let listener = std::os::unix::net::UnixListener::bind(&short)?;
+    let made = rustix::fs::statat(&dir, name, rustix::fs::AtFlags::SYMLINK_NOFOLLOW)?;
+    let bound = Bound { dir, name: name.to_owned(), made: (made.st_dev, made.st_ino) };
     std::fs::set_permissions(&short, std::fs::Permissions::from_mode(0o600))?;
     listener.set_nonblocking(true)?;
-    UnixListener::from_std(listener)
+    Ok((UnixListener::from_std(listener)?, bound))
 }
 
 async fn accept_unix(
     listener: UnixListener,
+    _bound: Bound,
     allowed: Vec<u32>,
     state: Arc<Shared>,
     connections: Arc<Connections>,
@@ -556,11 +585,12 @@ where
 {
     let stream = TokioIo::new(Paced::new(stream, READ_WITHIN, entered.moved.clone()));
     let mut http = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+    // Answers to calls that were sent one behind the other are not gathered before they go: that would copy them, past the
+    // memory they were promised.
     http.http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_WITHIN)
-        .max_buf_size(limits::HEADERS as usize)
-        .pipeline_flush(true);
+        .max_buf_size(limits::HEADERS as usize);
     http.http2()
         .timer(TokioTimer::new())
         .max_concurrent_streams(limits::STREAMS)
@@ -670,6 +700,11 @@ fn busy(not_done: NotDone) -> Problem {
     }
 }
 
+/// The length that a call announces for its body.
+fn announced(headers: &HeaderMap) -> Option<u64> {
+    headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok())
+}
+
 /// Reads a body up to `limit` bytes, which it announces or is counted at. Memory is taken before it is read.
 async fn read_body(
     state: &Shared,
@@ -677,15 +712,19 @@ async fn read_body(
     mut body: Incoming,
     limit: u64,
 ) -> Result<Bytes, Problem> {
-    let announced =
-        headers.get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    let announced = announced(headers);
     if announced.is_some_and(|length| length > limit) {
         return Err(too_large(limit));
     }
     let most = usize::try_from(announced.unwrap_or(limit)).unwrap_or(usize::MAX);
     let pieces = u32::try_from(most.div_ceil(BODY_PIECE).max(1)).unwrap_or(u32::MAX);
-    let memory = tokio::time::timeout(MEMORY_WITHIN, state.bodies.acquire_many(pieces)).await;
-    let Ok(Ok(_memory)) = memory else { return Err(busy(NotDone::Full)) };
+    let _memory = match announced {
+        Some(length) if length <= SMALL_BODY => None,
+        _ => match tokio::time::timeout(MEMORY_WITHIN, state.bodies.acquire_many(pieces)).await {
+            Ok(Ok(memory)) => Some(memory),
+            _ => return Err(busy(NotDone::Full)),
+        },
+    };
     let mut read = BytesMut::new();
     while let Some(piece) = next_piece(&mut body).await? {
         if read.len() as u64 + piece.len() as u64 > limit {
@@ -1033,7 +1072,10 @@ impl Call<'_> {
         let bytes = read_body(self.state, self.headers, body, limits::STDIN_BODY).await?;
         self.note(&format!("{} {}", query.offset, query.close), &bytes)?;
         let until = tokio::time::Instant::now() + query.wait;
-        let end = Cursor(query.offset.0.saturating_add(bytes.len() as u64));
+        let Some(end) = query.offset.0.checked_add(bytes.len() as u64).map(Cursor) else {
+            let detail = format!("no input begins at {}", query.offset);
+            return Err(Problem::new(StatusCode::CONFLICT, "BAD_OFFSET", detail).about(id));
+        };
         let mut taken = query.offset;
         loop {
             let (home, scope, bytes) =
@@ -1091,6 +1133,9 @@ impl Call<'_> {
     /// Standard input for an admission, written as it comes: it never lies in memory.
     async fn spool(self, mut body: Incoming) -> Result<Answer, Problem> {
         let failed = |error: io::Error| answer::storage("spooling", &error);
+        if announced(self.headers).is_some_and(|length| length > limits::SPOOL_BODY) {
+            return Err(too_large(limits::SPOOL_BODY));
+        }
         let mut random = [0; 12];
         fill_random(&mut random).map_err(failed)?;
         let random = outlast_core::bytes::hex(&random);

@@ -21,6 +21,7 @@ mod logs;
 mod lost;
 mod manual;
 mod person;
+mod qualify;
 mod resume;
 mod run;
 mod scene;

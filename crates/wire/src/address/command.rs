@@ -159,7 +159,7 @@ fn wait(child: &mut Child, stderr: ChildStderr, held_by: PipeReader) -> (Option<
             match &process {
                 // A program may have left the group it was started in.
                 Some((pid, _)) if rustix::process::kill_process_group(*pid, signal).is_err() => {
-                    drop(rustix::process::kill_process(*pid, signal));
+                    let _ = rustix::process::kill_process(*pid, signal);
                 }
                 Some(_) => {}
                 None => drop(child.kill()),

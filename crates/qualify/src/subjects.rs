@@ -1,0 +1,4 @@
+//! Outlast itself as a subject, by each way it is reached.
+
+pub mod local;
+pub mod runner;
