@@ -49,8 +49,10 @@ fn start(home: &Path) -> io::Result<()> {
     )?;
     let program = std::env::current_exe()?;
     let mut spawn = Spawn::new(text(program.clone().into())?);
-    let words = ["serve".into(), "--idle-exit".into(), IDLE.into(), "--home".into(), home.as_os_str().to_owned()];
-    let argv: io::Result<Vec<CString>> = [program.into_os_string()].into_iter().chain(words).map(text).collect();
+    let words =
+        ["serve".into(), "--idle-exit".into(), IDLE.into(), "--home".into(), home.as_os_str().to_owned()];
+    let argv: io::Result<Vec<CString>> =
+        [program.into_os_string()].into_iter().chain(words).map(text).collect();
     spawn.argv(argv?).new_session();
     for target in 0..3 {
         spawn.fd(null.as_fd(), target);

@@ -64,7 +64,9 @@ fn main() -> ExitCode {
             Ok(())
         }
         None => Err(args::Failure::usage("say what to do: serve, connect or token")),
-        Some(other) => Err(args::Failure::usage(format!("there is no `{other}`; serve, connect and token are there"))),
+        Some(other) => {
+            Err(args::Failure::usage(format!("there is no `{other}`; serve, connect and token are there")))
+        }
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

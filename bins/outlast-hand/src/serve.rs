@@ -99,7 +99,9 @@ fn settings(args: Vec<OsString>) -> Result<Settings, Failure> {
 
 fn place(text: &str, tls: &TlsFiles) -> Result<Listen, Failure> {
     let wrong = || {
-        Failure::usage(format!("--listen {text}: say unix, unix:PATH or tls:IP:PORT (plain TCP is not offered)"))
+        Failure::usage(format!(
+            "--listen {text}: say unix, unix:PATH or tls:IP:PORT (plain TCP is not offered)"
+        ))
     };
     match text.split_once(':') {
         None if text == "unix" => Ok(Listen::Unix(None)),

@@ -26,7 +26,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     if verb.as_deref() != Some("new") {
         return Err(Failure::usage("say `token new --file FILE`"));
     }
-    let Some(file) = file else { return Err(Failure::usage("--file FILE is missing: where the token's hash is kept")) };
+    let Some(file) = file else {
+        return Err(Failure::usage("--file FILE is missing: where the token's hash is kept"));
+    };
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let expires = lives.map(|lives| now.saturating_add(lives));
     let made = tokens::new_token(scope.as_deref(), expires, name.as_deref());

@@ -83,8 +83,7 @@ pub(crate) fn bench(bench: &mut Bench) {
     let size = std::fs::metadata(&hand).expect("the program").len();
     println!("\nThe runner");
     bench.figure("the static program", size as f64 / f64::from(1 << 20), "MiB", 5.0, false);
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
     let local = LocalSet::new();
     local.block_on(&runtime, async {
         round_trips(bench, &hand).await;
@@ -144,8 +143,14 @@ async fn round_trips(bench: &mut Bench, hand: &Path) {
 /// Milliseconds of processor time that the whole machine has spent working.
 fn cpu_ms() -> f64 {
     let stat = std::fs::read_to_string("/proc/stat").expect("/proc/stat");
-    let words: Vec<f64> =
-        stat.lines().next().expect("a line").split_whitespace().skip(1).filter_map(|word| word.parse().ok()).collect();
+    let words: Vec<f64> = stat
+        .lines()
+        .next()
+        .expect("a line")
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|word| word.parse().ok())
+        .collect();
     // user, nice, system, (idle, iowait), irq, softirq: in hundredths of a second.
     [0, 1, 2, 5, 6].iter().map(|at| words[*at] * 10.0).sum()
 }
@@ -238,14 +243,17 @@ async fn output(bench: &mut Bench, hand: &Path) {
             raw.push(raw_copy(BYTES, &file));
             std::fs::remove_file(&file).expect("the raw copy");
             let key = format!("output-{name}-{round}");
-            let mut admission = admission(key.clone(), &["/usr/bin/head", "-c", &BYTES.to_string(), "/dev/zero"]);
+            let mut admission =
+                admission(key.clone(), &["/usr/bin/head", "-c", &BYTES.to_string(), "/dev/zero"]);
             admission.limits.log_bytes = Some(2 << 30);
             let started = Instant::now();
-            let id = client.admit(&key, &admission, Until::Now, Duration::ZERO).await.expect("admitted").job_id;
+            let id =
+                client.admit(&key, &admission, Until::Now, Duration::ZERO).await.expect("admitted").job_id;
             let mut at = Cursor(0);
             let mut bytes = 0;
             loop {
-                let read = Read { from: at, max: Some(1 << 20), wait: Duration::from_secs(20), ..Read::default() };
+                let read =
+                    Read { from: at, max: Some(1 << 20), wait: Duration::from_secs(20), ..Read::default() };
                 let answer = client.read(id, read).await.expect("output");
                 bytes += answer.body.len() as u64;
                 at = answer.next;

@@ -82,6 +82,22 @@ pub fn read(
     Ok(Reading { capture, warnings })
 }
 
+/// The name of the first secret whose value stands in `text`: what is kept and shown in clear must hold none. As for
+/// masking, line ends at the end of a value do not belong to it.
+#[must_use]
+pub fn secret_within<'s>(
+    text: &[u8],
+    secrets: impl IntoIterator<Item = (&'s str, &'s [u8])>,
+) -> Option<&'s str> {
+    let mut secrets = secrets.into_iter();
+    let stands = |(name, value): (&'s str, &'s [u8])| {
+        let ends = value.iter().rev().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
+        let value = &value[..value.len() - ends];
+        (!value.is_empty() && text.windows(value.len()).any(|part| part == value)).then_some(name)
+    };
+    secrets.find_map(stands)
+}
+
 /// bash where `path` (a value of `PATH`; the usual folders where it is `None`) has one, else what every system has.
 #[must_use]
 pub fn default_shell(path: Option<&OsStr>) -> &'static str {
@@ -235,6 +251,20 @@ fn of_script_text(findings: &[Finding]) -> serde_json::Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_secret_in_clear_is_found() {
+        let secrets = [("A", &b"hunter2\n"[..]), ("EMPTY", b"\n"), ("B", b"\xff\x00")];
+        for (text, found) in [
+            (&b"echo hunter2"[..], Some("A")),
+            (b"hunter", None),
+            (b"", None),
+            (b"\n", None),
+            (b"x\xff\x00y", Some("B")),
+        ] {
+            assert_eq!(secret_within(text, secrets), found, "{text:?}");
+        }
+    }
 
     #[test]
     fn shells_by_their_names() {

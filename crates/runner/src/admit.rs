@@ -210,16 +210,12 @@ fn secrets(admission: &Admission) -> Result<Vec<(String, Vec<u8>)>, Problem> {
     };
     let kept = words.into_iter().chain(admission.env.values().map(|value| value.0.as_slice()));
     for text in kept.chain([admission.key.as_str().as_bytes()]) {
-        for (name, value) in &secrets {
-            // As for masking, line ends at the end of a value do not belong to it.
-            let ends = value.iter().rev().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
-            let value = &value[..value.len() - ends];
-            if !value.is_empty() && text.windows(value.len()).any(|part| part == value) {
-                let detail = format!("the value of the secret {name} stands in what is kept in clear");
-                return Err(
-                    bad("SECRET_IN_COMMAND", detail).remedy("let the command read it from its environment")
-                );
-            }
+        let values = secrets.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
+        if let Some(name) = reading::secret_within(text, values) {
+            let detail = format!("the value of the secret {name} stands in what is kept in clear");
+            return Err(
+                bad("SECRET_IN_COMMAND", detail).remedy("let the command read it from its environment")
+            );
         }
     }
     Ok(secrets)

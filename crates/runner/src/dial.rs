@@ -84,17 +84,33 @@ impl Dialer {
         &self.name
     }
 
-    /// Dials once.
-    pub(crate) async fn dial(&self) -> Result<TokioIo<Upgraded>, Box<dyn std::error::Error + Send + Sync>> {
+    /// Dials once. Where that fails, the error says why with all its causes.
+    pub(crate) async fn dial(&self) -> Result<TokioIo<Upgraded>, String> {
         // Read each time, so that a new token needs no restart. A small file, a few times a minute at most.
         let token = match &self.token {
-            Some(path) => Some(std::fs::read_to_string(path)?.trim().to_owned()),
+            Some(path) => {
+                let read = std::fs::read_to_string(path);
+                let text = read.map_err(|error| format!("the token in {}: {error}", path.display()))?;
+                Some(text.trim().to_owned())
+            }
             None => None,
         };
-        let stream = dial(&self.address, &self.options).await?;
+        let stream = dial(&self.address, &self.options).await.map_err(|error| self.why(&error))?;
         let asking =
             Asking { sandbox: self.sandbox.clone(), sandbox_generation: self.sandbox_generation, token };
-        Ok(attach::ask(stream, &asking).await?)
+        attach::ask(stream, &asking).await.map_err(|error| self.why(&error))
+    }
+
+    /// An error and its causes, without the name of who was dialled, which whoever prints it says.
+    fn why(&self, error: &dyn std::error::Error) -> String {
+        let whole = error.to_string();
+        let mut text = whole.strip_prefix(&format!("{}: ", self.name)).unwrap_or(&whole).to_owned();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            text.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        text
     }
 }
 

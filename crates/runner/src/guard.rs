@@ -112,6 +112,11 @@ impl Guard {
         let caller = self.caller(peer, headers)?;
         let find = |name: &'static str| headers.get(name).map(http::HeaderValue::as_bytes);
         let bad = |error: &CallError| Problem::new(StatusCode::BAD_REQUEST, "BAD_HEADER", error.to_string());
+        // Of two that say different things, who passed the call on may have gone by the other.
+        if let Some(twice) = call::HEADERS.iter().find(|name| headers.get_all(**name).iter().nth(1).is_some())
+        {
+            return Err(bad(&CallError::Header { header: twice, problem: "is given twice".into() }));
+        }
         let scope = read_scope(find(call::SCOPE)).map_err(|error| bad(&error))?;
         if caller.principal.as_ref().is_some_and(|principal| !principal.may_use(&scope)) {
             // As for a scope without jobs: nothing tells whether there are any.

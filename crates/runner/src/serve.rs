@@ -32,7 +32,7 @@ use outlast_wire::verbs::{self, Acknowledge, Resize, Seal, Sealed, Spooled, Stdi
 use outlast_wire::view::{Acknowledged, Arrival, FenceView, JobView};
 use outlast_wire::{address, call, limits, records, tls, version};
 use serde::de::DeserializeOwned;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -45,7 +45,7 @@ use thiserror::Error;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
-use tokio::sync::{Notify, Semaphore, watch};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 
 /// The name of the runner's socket in its home.
 pub const SOCKET: &str = "runner.sock";
@@ -71,6 +71,10 @@ const BODY_PIECE: usize = 64 << 10;
 const SMALL_BODY: u64 = 4 << 10;
 /// How long a body waits for memory.
 const MEMORY_WITHIN: Duration = Duration::from_secs(10);
+/// How often an answer that waits for memory has the oldest one that holds some cut off.
+const CUT_EVERY: Duration = Duration::from_millis(200);
+/// How long that one must have held it.
+const HELD_AT_LEAST: Duration = Duration::from_secs(5);
 /// How soon a follower looks again though nobody told it of output: word of it can be lost while it begins to follow.
 const LOOK_AGAIN: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
@@ -120,6 +124,44 @@ pub struct Ready {
     pub fingerprint: Option<String>,
 }
 
+/// Answers that hold memory, the oldest first, and how to cut the connection that each goes to.
+#[derive(Default)]
+struct Holders {
+    next: AtomicU64,
+    by_age: Mutex<BTreeMap<u64, (Instant, Arc<Notify>)>>,
+}
+
+impl Holders {
+    fn enter(self: &Arc<Holders>, cut: Arc<Notify>) -> Holder {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let mut by_age = self.by_age.lock().unwrap_or_else(PoisonError::into_inner);
+        by_age.insert(number, (Instant::now(), cut));
+        Holder { holders: Arc::clone(self), number }
+    }
+
+    /// Cuts whoever has been at an answer for longest, where that is long: it lost a connection, and goes on by cursor.
+    fn cut_oldest(&self) {
+        let by_age = self.by_age.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((since, cut)) = by_age.values().next()
+            && since.elapsed() >= HELD_AT_LEAST
+        {
+            cut.notify_one();
+        }
+    }
+}
+
+/// The place of one answer among [`Holders`].
+struct Holder {
+    holders: Arc<Holders>,
+    number: u64,
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.holders.by_age.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+    }
+}
+
 struct Shared {
     home: Arc<Home>,
     hub: Arc<Hub>,
@@ -130,6 +172,7 @@ struct Shared {
     hello: Hello,
     bodies: Arc<Semaphore>,
     answers: Arc<Semaphore>,
+    holders: Arc<Holders>,
     reading: AtomicUsize,
     closing: watch::Receiver<bool>,
     began: Instant,
@@ -190,6 +233,7 @@ async fn run(
         hello,
         bodies: Arc::new(Semaphore::new(BODY_MEMORY / BODY_PIECE)),
         answers: Arc::new(Semaphore::new((output::MEMORY / output::LEAST) as usize)),
+        holders: Arc::default(),
         reading: AtomicUsize::new(0),
         closing: closing.clone(),
         began: Instant::now(),
@@ -602,9 +646,10 @@ where
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PONG_WITHIN);
     let mut closing = state.closing.clone();
+    let cut = Arc::clone(&entered.cut);
     let service = service_fn(move |request| {
-        let (state, peer) = (Arc::clone(&state), peer.clone());
-        async move { Ok::<Answer, std::convert::Infallible>(answer_one(&state, &peer, request).await) }
+        let (state, peer, cut) = (Arc::clone(&state), peer.clone(), Arc::clone(&cut));
+        async move { Ok::<Answer, std::convert::Infallible>(answer_one(&state, &peer, &cut, request).await) }
     });
     let serving = http.serve_connection(stream, service);
     let mut serving = std::pin::pin!(serving);
@@ -624,16 +669,26 @@ where
 
 // ---- one call ----
 
-async fn answer_one(state: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Answer {
+async fn answer_one(
+    state: &Arc<Shared>,
+    peer: &Peer,
+    cut: &Arc<Notify>,
+    request: Request<Incoming>,
+) -> Answer {
     let now = u64::try_from(state.began.elapsed().as_millis()).unwrap_or(u64::MAX);
     state.last_request.store(now, Ordering::Relaxed);
-    match do_one(state, peer, request).await {
+    match do_one(state, peer, cut, request).await {
         Ok(answer) => answer,
         Err(problem) => answer::problem(&problem),
     }
 }
 
-async fn do_one(state: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) -> Result<Answer, Problem> {
+async fn do_one(
+    state: &Arc<Shared>,
+    peer: &Peer,
+    cut: &Arc<Notify>,
+    request: Request<Incoming>,
+) -> Result<Answer, Problem> {
     let (head, body) = request.into_parts();
     let route = route(&head.method, head.uri.path(), head.uri.query())?;
     if route == Route::Hello {
@@ -646,7 +701,7 @@ async fn do_one(state: &Arc<Shared>, peer: &Peer, request: Request<Incoming>) ->
         _ => None,
     };
     let admittance = state.guard.admit(&state.home, peer, &head.headers, route.changes(), job)?;
-    let call = Call { state, admittance, headers: &head.headers, path: head.uri.path(), job };
+    let call = Call { state, admittance, cut, headers: &head.headers, path: head.uri.path(), job };
     match route {
         Route::Hello => Err(answer::internal(&"hello twice")),
         Route::Job(id, query) => call.look(id, query).await,
@@ -788,6 +843,8 @@ async fn read_json<T: DeserializeOwned>(
 struct Call<'a> {
     state: &'a Arc<Shared>,
     admittance: Admittance,
+    /// Cuts its connection.
+    cut: &'a Arc<Notify>,
     headers: &'a HeaderMap,
     path: &'a str,
     job: Option<JobId>,
@@ -967,7 +1024,8 @@ impl Call<'_> {
         loop {
             let (piece, memory) = self.read_once(id, &query, records).await?;
             if piece.moved || tokio::time::Instant::now() >= until || *closing.borrow() {
-                return Ok(of_piece(piece, records, memory));
+                let holder = self.state.holders.enter(Arc::clone(self.cut));
+                return Ok(of_piece(piece, records, memory, holder));
             }
             drop(memory);
             let Some(following) = &mut following else {
@@ -1004,27 +1062,40 @@ impl Call<'_> {
         id: JobId,
         query: &Query,
         records: bool,
-    ) -> Result<(output::Piece, tokio::sync::OwnedSemaphorePermit), Problem> {
+    ) -> Result<(output::Piece, OwnedSemaphorePermit), Problem> {
         // As large a piece as was asked for while few read; a fair share of the memory while many do.
-        let reading = self.state.reading.fetch_add(1, Ordering::Relaxed) as u64 + 1;
-        let share = (output::MEMORY / 2 / reading).max(output::LEAST);
+        let reading = Reading::enter(&self.state.reading);
+        let share = (output::MEMORY / 2 / reading.all).max(output::LEAST);
         let max = query.max.min(share);
         let permits = u32::try_from(max.div_ceil(output::LEAST)).unwrap_or(1);
-        let memory =
-            tokio::time::timeout(MEMORY_WITHIN, Arc::clone(&self.state.answers).acquire_many_owned(permits));
-        let memory = memory.await;
-        let result = match memory {
-            Ok(Ok(memory)) => {
-                let (home, readers) = (Arc::clone(&self.state.home), Arc::clone(&self.state.readers));
-                let scope = self.admittance.scope.clone();
-                let want = Want { from: query.from, max, stream: query.stream, records };
-                let read = move || output::read(&readers, &jobs::find(&home, &scope, id)?, want);
-                self.on(&self.state.lanes.read, read).await.map(|piece| (piece, memory))
+        let memory = Arc::clone(&self.state.answers).acquire_many_owned(permits);
+        let mut memory = self.with_patience(memory).await?;
+        let (home, readers) = (Arc::clone(&self.state.home), Arc::clone(&self.state.readers));
+        let scope = self.admittance.scope.clone();
+        let want = Want { from: query.from, max, stream: query.stream, records };
+        let read = move || output::read(&readers, &jobs::find(&home, &scope, id)?, want);
+        let piece = self.on(&self.state.lanes.read, read).await?;
+        // What it does not fill is free for others at once.
+        let filled = (piece.body.len() as u64).div_ceil(output::LEAST).max(1);
+        let spare = memory.num_permits().saturating_sub(usize::try_from(filled).unwrap_or(usize::MAX));
+        drop(memory.split(spare));
+        Ok((piece, memory))
+    }
+
+    /// Waits for memory. Where all of it is held by answers that nobody takes, those that have been at it for longest go.
+    async fn with_patience(
+        &self,
+        memory: impl Future<Output = Result<OwnedSemaphorePermit, tokio::sync::AcquireError>>,
+    ) -> Result<OwnedSemaphorePermit, Problem> {
+        let mut memory = std::pin::pin!(memory);
+        let until = tokio::time::Instant::now() + MEMORY_WITHIN;
+        while tokio::time::Instant::now() < until {
+            match tokio::time::timeout(CUT_EVERY, memory.as_mut()).await {
+                Ok(memory) => return memory.map_err(|_| busy(NotDone::Full)),
+                Err(_) => self.state.holders.cut_oldest(),
             }
-            _ => Err(busy(NotDone::Full)),
-        };
-        self.state.reading.fetch_sub(1, Ordering::Relaxed);
-        result
+        }
+        Err(busy(NotDone::Full))
     }
 
     /// Has the keeper sync the log. Where none answers, what is committed is what is.
@@ -1252,9 +1323,9 @@ fn of_fence(error: &fence::FenceError) -> Problem {
     }
 }
 
-fn of_piece(piece: output::Piece, records: bool, memory: tokio::sync::OwnedSemaphorePermit) -> Answer {
+fn of_piece(piece: output::Piece, records: bool, memory: OwnedSemaphorePermit, holder: Holder) -> Answer {
     let kind = if records { records::CONTENT_TYPE } else { "application/octet-stream" };
-    let body = Bytes::from_owner(Held { bytes: piece.body, _memory: memory });
+    let body = Bytes::from_owner(Held { bytes: piece.body, _memory: memory, _holder: holder });
     let mut answer = answer::with_type(StatusCode::OK, kind, body);
     let headers = answer.headers_mut();
     headers.insert(call::output::NEXT, HeaderValue::from(piece.next.0));
@@ -1272,7 +1343,28 @@ fn of_piece(piece: output::Piece, records: bool, memory: tokio::sync::OwnedSemap
 /// Bytes of an answer, with the memory they were promised until they have been sent.
 struct Held {
     bytes: Vec<u8>,
-    _memory: tokio::sync::OwnedSemaphorePermit,
+    _memory: OwnedSemaphorePermit,
+    _holder: Holder,
+}
+
+/// One of those who read at this moment, however its call ends.
+struct Reading<'a> {
+    count: &'a AtomicUsize,
+    /// How many there are, this one included.
+    all: u64,
+}
+
+impl Reading<'_> {
+    fn enter(count: &AtomicUsize) -> Reading<'_> {
+        let all = count.fetch_add(1, Ordering::Relaxed) as u64 + 1;
+        Reading { count, all }
+    }
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl AsRef<[u8]> for Held {

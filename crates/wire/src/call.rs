@@ -27,6 +27,9 @@ pub const SANDBOX_GENERATION: &str = "outlast-sandbox-generation";
 /// The header of the caller's generation.
 pub const GENERATION: &str = "outlast-generation";
 
+/// All of them; none may be given twice.
+pub const HEADERS: &[&str] = &[SCOPE, REQUEST_ID, EXPIRES_AT, SANDBOX, SANDBOX_GENERATION, GENERATION];
+
 /// Headers of answers to reads of output.
 pub mod output {
     /// The cursor to ask at next.

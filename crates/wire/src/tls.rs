@@ -7,8 +7,8 @@
 //! A pinned certificate is trusted for as long as the pin is: neither its names nor its dates are looked at. To revoke
 //! one, take its pin away.
 //!
-//! TLS 1.3 and 1.2, nothing older. No session is ever resumed: connections are long, and a resumed one would skip the
-//! question whether the other end is still trusted.
+//! TLS 1.3, nothing older: both ends are ours. No session is ever resumed: connections are long, and a resumed one would
+//! skip the question whether the other end is still trusted.
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, WebPkiServerVerifier};
@@ -41,7 +41,7 @@ pub const PEM_FILE: u64 = 1 << 20;
 /// What a fingerprint's text begins with.
 const SHA256: &str = "sha256:";
 
-static VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
+static VERSIONS: &[&SupportedProtocolVersion] = &[&rustls::version::TLS13];
 
 /// Why TLS cannot be set up.
 #[derive(Debug, Error)]
@@ -113,10 +113,8 @@ impl Fingerprint {
     #[must_use]
     pub fn of(certificate: &CertificateDer<'_>) -> Fingerprint {
         // The hash of the library that is here anyway, which offers it as a part of a cipher suite.
-        let hash = match ring::cipher_suite::TLS13_AES_128_GCM_SHA256 {
-            SupportedCipherSuite::Tls13(suite) => suite.common.hash_provider,
-            SupportedCipherSuite::Tls12(suite) => suite.common.hash_provider,
-        };
+        let SupportedCipherSuite::Tls13(suite) = ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
+        let hash = suite.common.hash_provider;
         let mut bytes = [0; 32];
         for (byte, hashed) in bytes.iter_mut().zip(hash.hash(certificate).as_ref()) {
             *byte = *hashed;
@@ -748,9 +746,9 @@ mod tests {
         let hand = Made::new();
         let server = acceptor(&hand.identity(), &Clients::None).unwrap();
         let versions: Vec<u16> = VERSIONS.iter().map(|version| version.version.into()).collect();
-        assert_eq!(versions, [0x0304, 0x0303]);
+        assert_eq!(versions, [0x0304]);
         let plain = b"GET /hello HTTP/1.1\r\nhost: hand\r\n\r\n".to_vec();
-        for (sent, expected) in [(hello_of_tls_1_1(), "Tls12NotOffered"), (plain, "is not TLS")] {
+        for (sent, expected) in [(hello_of_tls_1_1(), "Tls12NotOfferedOrEnabled"), (plain, "is not TLS")] {
             let served = run(async {
                 let (mut ours, theirs) = tokio::io::duplex(1 << 16);
                 ours.write_all(&sent).await.unwrap();

@@ -5,7 +5,7 @@ use outlast_core::exit::Exit;
 use outlast_core::id::Cursor;
 use outlast_core::receipt::{Drain, OutputHash};
 use outlast_core::spec::Boundary;
-use outlast_hand::control;
+use outlast_hand::control::{self, Notice, Say, Watch};
 use std::time::Duration;
 
 fn boundary() -> Boundary {
@@ -173,6 +173,24 @@ fn a_command_that_closes_its_output_still_runs() {
         assert_eq!((receipt.exit.clone(), receipt.output.drain.clone()), (exited(4), Drain::Complete));
         run.whole_output(&receipt);
     });
+}
+
+/// Output that was logged between a reader's look and the keeper's hearing of it was told to nobody: so whoever begins to
+/// follow is told once, whether or not more comes.
+#[test]
+fn who_begins_to_follow_is_told_of_what_is_there() {
+    let ground = Ground::new("follow");
+    let run = ground.started(&ground.ask(&["say=x", "forever"]));
+    wait_for("its output", || (run.output().end == 2).then_some(()));
+    for _ in 0..3 {
+        let watch = Watch::connect(&run.job, true).unwrap().expect("a keeper that listens");
+        wait_for("word of output", || match watch.next(Some(Duration::ZERO)).unwrap() {
+            Notice::Said(Say::Output) => Some(()),
+            _ => None,
+        });
+    }
+    run.stop("s1", true);
+    run.settled();
 }
 
 #[test]

@@ -228,23 +228,16 @@ fn secrets_stay_out(args: &RunArgs, secrets: &[(String, OsString)]) -> Result<()
         .chain(args.env.iter().map(|set| ("a value of --env", set.value.as_bytes())))
         .chain(args.idempotency_key.iter().map(|key| ("the idempotency key", key.as_str().as_bytes())));
     for (place, text) in kept {
-        for (name, value) in secrets {
-            // As for masking, line ends at the end of a value do not belong to it.
-            let value = value.as_bytes();
-            let ends = value.iter().rev().take_while(|byte| matches!(byte, b'\n' | b'\r')).count();
-            let value = &value[..value.len() - ends];
-            if !value.is_empty() && text.windows(value.len()).any(|part| part == value) {
-                return Err(Failure::new(
-                    failure::SECRET_IN_COMMAND,
-                    format!(
-                        "the value of the secret {name} stands in {place}, which is kept and shown in clear"
-                    ),
-                )
-                .suggest(format!(
-                    "nothing was started; let the command read it from its environment, in single quotes: \
-                     `-c 'echo \"${name}\"'`"
-                )));
-            }
+        let values = secrets.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        if let Some(name) = reading::secret_within(text, values) {
+            return Err(Failure::new(
+                failure::SECRET_IN_COMMAND,
+                format!("the value of the secret {name} stands in {place}, which is kept and shown in clear"),
+            )
+            .suggest(format!(
+                "nothing was started; let the command read it from its environment, in single quotes: \
+                 `-c 'echo \"${name}\"'`"
+            )));
         }
     }
     Ok(())

@@ -323,7 +323,11 @@ impl<'a> State<'a> {
                 }
                 self.note(&record);
             }
-            ToScribe::Followers(count) => self.followers = count,
+            ToScribe::Followers(count) => {
+                self.followers = count;
+                // What was logged between a new follower's first look and this word was told to nobody.
+                self.ring_followers();
+            }
             ToScribe::Sync => match self.sync() {
                 Ok(cursor) => self.tell(ToWarden::Synced(cursor)),
                 Err(why) => self.tell(ToWarden::SyncFailed(why)),
@@ -428,11 +432,16 @@ impl<'a> State<'a> {
                 if self.dirty_since.is_none() {
                     self.dirty_since = Some(clock::mono_now());
                 }
-                if self.followers > 0 {
-                    let _ = rustix::io::write(&self.scribe.ends.wake, &1u64.to_ne_bytes());
-                }
+                self.ring_followers();
             }
             Err(why) => self.storage_broke(why),
+        }
+    }
+
+    /// Tells those who follow the output that there may be more of it.
+    fn ring_followers(&self) {
+        if self.followers > 0 {
+            let _ = rustix::io::write(&self.scribe.ends.wake, &1u64.to_ne_bytes());
         }
     }
 
