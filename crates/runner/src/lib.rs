@@ -7,7 +7,9 @@
 //! | module | what |
 //! |---|---|
 //! | [`settings`] | what a runner is told |
-//! | [`serve`] | listeners, connections, HTTP; the run of the program |
+//! | [`serve`] | the run of the program |
+//! | `connections` | listeners, connections, HTTP on them |
+//! | `shared`, `call` | what all calls share; one call, from its headers to its answer |
 //! | `reserve` | what keeps it alive under load: its lock, its own group, spare descriptors |
 //! | `pool` | threads for what blocks, in lanes, so that a stop never waits behind an admission |
 //! | `paced` | a stream whose other end must keep reading |
@@ -28,7 +30,9 @@
 
 mod admit;
 mod answer;
+mod call;
 pub mod connect;
+mod connections;
 mod dial;
 mod guard;
 mod hub;
@@ -41,6 +45,7 @@ mod reserve;
 mod route;
 pub mod serve;
 pub mod settings;
+mod shared;
 pub mod tokens;
 
 pub use route::{OPERATIONS, Operation};
