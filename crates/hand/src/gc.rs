@@ -178,6 +178,10 @@ fn fate(home: &Home, id: JobId, now: UnixMicros, keep: Millis) -> io::Result<Opt
         (None, Some(attestation)) => (attestation.at, false),
         (None, None) => return Ok(Some(Fate::Unfinished)),
     };
+    if !proved {
+        // Its keeper was lost; whatever of its groups is empty by now, nobody else comes to remove.
+        crate::contain::remove_left(home.path(), job.spec());
+    }
     // A paused job has ended and its work has not; an attested one leaves no receipt that could answer its key.
     let owed = !proved || project(&job.look()?).state == State::Paused;
     if owed && now.since(ended) < KEEP_TOMBSTONES {

@@ -164,6 +164,7 @@ fn settle_lost(home: &Home, job: &Job, facts: &JobFacts, how: &Settle) -> io::Re
             };
             files::write_durably(job.dir(), name::ATTESTED, &serde_json::to_vec(&attestation)?)?;
             tidy(home, job, true);
+            contain::remove_left(home.path(), job.spec());
             Ok(Outcome::Attested(Box::new(attestation)))
         }
     }

@@ -36,10 +36,22 @@ pub fn runner(home: &Path, start: impl FnOnce() -> io::Result<()>) -> io::Result
             return Ok(socket);
         }
         if Instant::now() >= until {
-            let why = format!("no runner came to listen on {}", home.join(SOCKET).display());
-            return Err(io::Error::new(io::ErrorKind::TimedOut, why));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, why_none_listens(home)));
         }
         std::thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn why_none_listens(home: &Path) -> String {
+    let socket = home.join(SOCKET);
+    match Home::open(home).map_err(io::Error::other).and_then(|home| is_served(&home)) {
+        Ok(true) => format!(
+            "a runner serves {}, but it does not listen on {}: start it with `--listen unix` beside its other \
+             addresses",
+            home.display(),
+            socket.display()
+        ),
+        _ => format!("no runner came to listen on {}", socket.display()),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Bytes, judge_bytes, took};
 use crate::lab::{Expected, Lab, Read};
-use crate::probe::{Finding, Judgement, Probe, fail, partial, pass};
+use crate::probe::{Finding, Judgement, Probe, fail, inconclusive, partial, pass};
 use crate::process::proportional_kib;
 use crate::subject::{Answer, End, Follow, Handle, Request, Said, State, millis};
 use serde::Serialize;
@@ -62,6 +62,17 @@ pub(super) const PROBES: &[Probe] = &[
         cases: &[100],
         bound_s: 60,
         run: live_output,
+    },
+    Probe {
+        id: "follow-at-once",
+        title: "A reader that begins to follow as output is written is given it",
+        does: "Prints a line some milliseconds after its start, then stays silent; a reader that follows is there at about \
+               that moment, again and again. Each must be given the line within 3 s.",
+        proves: "Between a reader's first look and its being told of more, no output fell through, in these rounds.",
+        proves_not: "That it cannot happen: it is a race, and more rounds would show a rarer one.",
+        cases: &[61, 101],
+        bound_s: 150,
+        run: follow_at_once,
     },
     Probe {
         id: "fast-output",
@@ -163,6 +174,46 @@ fn judge_live(seen: &Live) -> Judgement {
         Some(ms) if ms <= 1000 => pass(format!("readable {} after the start was asked for", took(ms))),
         Some(ms) => partial(format!("readable only after {}", took(ms))),
         None => fail("nothing could be read in 10 s while the command ran"),
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct Followed {
+    rounds: usize,
+    /// Rounds in which the reader was given nothing, though the line is there.
+    missed: usize,
+    /// The longest that one waited, since the start was asked for.
+    longest_ms: u64,
+}
+
+fn follow_at_once(lab: &Lab) -> Answer<Finding> {
+    let rounds = if lab.quick { 20 } else { 100 };
+    let mut seen = Followed { rounds: 0, missed: 0, longest_ms: 0 };
+    let began = Instant::now();
+    while seen.rounds < rounds && began.elapsed() < Duration::from_secs(60) {
+        let delay_ms = seen.rounds % 10;
+        let asked = Instant::now();
+        let started = lab.start(&lab.bash(&format!("sleep 0.00{delay_ms}; echo x; exec sleep 30")))?;
+        let read = lab.read_from(&started.handle, 0, Follow::Until(Duration::from_secs(3)), 1)?;
+        seen.rounds += 1;
+        seen.missed += usize::from(read.count == 0);
+        seen.longest_ms = seen.longest_ms.max(millis(asked.elapsed()));
+        lab.subject.stop(&started.handle, Duration::from_secs(15))?;
+    }
+    Ok(Finding::of(&seen, judge_followed(&seen)))
+}
+
+fn judge_followed(seen: &Followed) -> Judgement {
+    let Followed { rounds, missed, longest_ms } = seen;
+    match (rounds, missed) {
+        (0, _) => inconclusive("no round was done"),
+        (rounds, 0) => pass(format!(
+            "{rounds} of {rounds} readers were given it, the slowest after {}",
+            took(*longest_ms)
+        )),
+        (rounds, missed) => {
+            fail(format!("{missed} of {rounds} readers were given nothing in 3 s, and were not told"))
+        }
     }
 }
 
@@ -317,6 +368,15 @@ mod tests {
             [(Some(20), Verdict::Pass), (Some(2500), Verdict::Partial), (None, Verdict::Fail)]
         {
             assert_eq!(judge_live(&Live { after_ms }).0, verdict);
+        }
+    }
+
+    #[test]
+    fn one_reader_that_waits_in_vain_is_a_failure() {
+        for (rounds, missed, verdict) in
+            [(40, 0, Verdict::Pass), (40, 1, Verdict::Fail), (0, 0, Verdict::Inconclusive)]
+        {
+            assert_eq!(judge_followed(&Followed { rounds, missed, longest_ms: 9 }).0, verdict);
         }
     }
 
