@@ -289,7 +289,9 @@ pub fn write_stdin(
     timeout: Duration,
 ) -> io::Result<StdinAnswer> {
     let until = Instant::now() + timeout;
-    let end = offset.0 + bytes.len() as u64;
+    let Some(end) = offset.0.checked_add(bytes.len() as u64) else {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "no stream is so long"));
+    };
     let mut next = offset;
     loop {
         let skip = usize::try_from(next.0.saturating_sub(offset.0)).unwrap_or(usize::MAX).min(bytes.len());

@@ -698,12 +698,7 @@ fn of_fence(error: &fence::FenceError) -> Problem {
     }
 }
 
-fn of_piece(
-    piece: output::Piece,
-    records: bool,
-    memory: OwnedSemaphorePermit,
-    holder: Holder,
-) -> Answer {
+fn of_piece(piece: output::Piece, records: bool, memory: OwnedSemaphorePermit, holder: Holder) -> Answer {
     let kind = if records { records::CONTENT_TYPE } else { "application/octet-stream" };
     let body = Bytes::from_owner(Held { bytes: piece.body, _memory: memory, _holder: holder });
     let mut answer = answer::with_type(StatusCode::OK, kind, body);

@@ -14,11 +14,12 @@ use outlast_hand::home::Home;
 use outlast_hand::job::{Job, name};
 use outlast_hand::settle::{Outcome, Settle, settle};
 use outlast_hand::{clock, files};
+use outlast_sys::{Pid, pidfd};
 use outlast_wire::view::SetUpFailed;
 use rustix::fs::AtFlags;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::io::Interest;
@@ -164,8 +165,13 @@ enum Found {
     Keeper(Watch),
     /// It has yet to come, or somebody else settles it.
     Soon,
-    /// Nothing proves its end; its deadline is so far away.
-    Unknown(Option<Millis>),
+    /// Nothing proves its end.
+    Unknown {
+        /// How far away its deadline is.
+        due: Option<Millis>,
+        /// The init of its namespace, whose end would be proof.
+        init: Option<OwnedFd>,
+    },
 }
 
 impl Hub {
@@ -243,10 +249,13 @@ impl Hub {
                     break;
                 }
                 Ok(Ok(Found::Keeper(found))) => watch = Some(found),
-                Ok(Ok(Found::Unknown(due))) => {
+                Ok(Ok(Found::Unknown { due, init })) => {
                     entry.note(|seen| seen.unknown = true);
                     let due = due.map_or(UNKNOWN_AGAIN_AT_MOST, |due| Duration::from_millis(due.0 + 1));
-                    tokio::time::sleep(unknown_pause.min(due)).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(unknown_pause.min(due)) => {}
+                        () = end_of(init) => {}
+                    }
                     unknown_pause = (unknown_pause * 2).min(UNKNOWN_AGAIN_AT_MOST);
                 }
                 Ok(Ok(Found::Soon)) | Ok(Err(_)) | Err(NotDone::Full | NotDone::Failed) => {
@@ -339,8 +348,32 @@ fn look_after(home: &Home, id: JobId) -> io::Result<Found> {
         Outcome::Settled(_) | Outcome::Attested(_) => Found::Over,
         Outcome::KeeperLives | Outcome::Busy => Found::Soon,
         Outcome::StillUnknown { .. } if job.attestation()?.is_some() => Found::Over,
-        Outcome::StillUnknown { .. } => Found::Unknown(until_deadline(&job)),
+        Outcome::StillUnknown { .. } => Found::Unknown { due: until_deadline(&job), init: init_of(&job) },
     })
+}
+
+/// The living init of a job's PID namespace.
+fn init_of(job: &Job) -> Option<OwnedFd> {
+    let (_, pid, start_time, namespace) = job.look().ok()?.ledger.started?;
+    namespace?;
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw)?;
+    let init = pidfd::open(pid).ok()?;
+    // Looked at after it is held, so that it is that one and not a later process of its number.
+    (pidfd::start_time(pid) == Some(start_time)).then_some(init)
+}
+
+/// Returns once a process has ended; never, where there is none to wait for.
+async fn end_of(process: Option<OwnedFd>) {
+    if let Some(process) = process {
+        #[expect(deprecated, reason = "its successor is unsafe code; what is given here owns its descriptor")]
+        let process = AsyncFd::with_interest(process, Interest::READABLE);
+        if let Ok(process) = process
+            && process.readable().await.is_ok()
+        {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
 }
 
 fn until_deadline(job: &Job) -> Option<Millis> {
