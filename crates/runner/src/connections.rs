@@ -28,6 +28,8 @@ use tokio::sync::Notify;
 
 /// How long a header, or the next request on a silent HTTP/1.1 connection, may take.
 const HEADER_WITHIN: Duration = Duration::from_secs(90);
+/// A connection that was dialled counts as a good one once it has lasted so long: the pauses begin anew after it.
+const LASTING: Duration = Duration::from_secs(10);
 /// How long an answer may wait for its reader to take any of it.
 const READ_WITHIN: Duration = Duration::from_secs(60);
 /// HTTP/2 pings, below the 60 s of common proxies.
@@ -302,9 +304,12 @@ pub(crate) async fn dial_for_ever(dialer: Dialer, state: Arc<Shared>, connection
         };
         match attached {
             Ok(stream) => {
-                pauses = Pauses::default();
+                let attached = Instant::now();
                 let peer = Peer::Certified(dialer.name().to_owned());
                 attend(stream, peer, Arc::clone(&state), connections.enter()).await;
+                if attached.elapsed() >= LASTING {
+                    pauses = Pauses::default();
+                }
             }
             Err(error) => eprintln!("outlast-hand: {}: {error}", dialer.name()),
         }

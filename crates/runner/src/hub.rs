@@ -232,11 +232,13 @@ impl Hub {
 
     /// Looks after one job until there is nothing to wait for.
     async fn attend(self: Arc<Hub>, entry: Arc<Entry>, mut watch: Option<Watch>) {
+        // A keeper that was launched just now has told its watch everything from the beginning.
+        let mut launched = watch.is_some();
         let mut pause = LOOK_AGAIN;
         let mut unknown_pause = UNKNOWN_AGAIN;
         loop {
             if let Some(watch) = watch.take() {
-                self.listen(&entry, watch).await;
+                self.listen(&entry, watch, std::mem::take(&mut launched)).await;
                 if entry.seen.borrow().settled {
                     break;
                 }
@@ -268,7 +270,7 @@ impl Hub {
     }
 
     /// Hears a keeper until it closes or has settled the job.
-    async fn listen(&self, entry: &Entry, watch: Watch) {
+    async fn listen(&self, entry: &Entry, watch: Watch, from_the_beginning: bool) {
         #[expect(deprecated, reason = "its successor is unsafe code; what is given here owns its descriptor")]
         let Ok(watch) = AsyncFd::with_interest(Socket(watch), Interest::READABLE) else { return };
         let watch = Arc::new(watch);
@@ -280,7 +282,7 @@ impl Hub {
             }
         }
         entry.note(|seen| {
-            seen.connected += 1;
+            seen.connected += u32::from(!from_the_beginning);
             seen.unknown = false;
         });
         loop {

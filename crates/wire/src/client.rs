@@ -23,6 +23,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use outlast_core::id::{BrainId, Cursor, Generation, JobId, RunId, Scope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -173,9 +174,16 @@ impl Until {
     }
 }
 
+/// How a connection ended, once it has: what drives it is the first to know why.
+type Fate = tokio::sync::watch::Receiver<Option<Option<Arc<hyper::Error>>>>;
+
+/// How long a call whose connection failed waits for the reason.
+const REASON_WITHIN: Duration = Duration::from_millis(100);
+
 /// A connection to a runner.
 pub struct Client {
     sender: Sender,
+    fate: Fate,
     authorization: Option<header::HeaderValue>,
     hello: Hello,
     /// This machine's clock when the hand told its own.
@@ -221,6 +229,7 @@ impl Client {
                 Some(value)
             }
         };
+        let (fated, fate) = tokio::sync::watch::channel(None);
         let sender = match http {
             Http::One => {
                 let (sender, driver) = hyper::client::conn::http1::Builder::new()
@@ -228,7 +237,7 @@ impl Client {
                     .handshake(TokioIo::new(stream))
                     .await
                     .map_err(connection("beginning"))?;
-                tokio::spawn(async move { drop(driver.await) });
+                tokio::spawn(async move { drop(fated.send(Some(driver.await.err().map(Arc::new)))) });
                 Sender::One(tokio::sync::Mutex::new(sender))
             }
             Http::Two => {
@@ -243,7 +252,7 @@ impl Client {
                     .handshake(TokioIo::new(stream))
                     .await
                     .map_err(connection("beginning"))?;
-                tokio::spawn(async move { drop(driver.await) });
+                tokio::spawn(async move { drop(fated.send(Some(driver.await.err().map(Arc::new)))) });
                 Sender::Two(sender)
             }
         };
@@ -253,6 +262,7 @@ impl Client {
         };
         let answered = exchange(
             &sender,
+            &fate,
             json_request(Method::POST, "/hello", &asked)?,
             authorization.as_ref(),
             ANSWER_WITHIN,
@@ -260,7 +270,15 @@ impl Client {
         .await?;
         let hello: Hello = from_json(&answered.body)?;
         version::check_choice(version::SUPPORTED, &hello.offered, &hello.supported, hello.protocol)?;
-        Ok(Client { sender, authorization, hello, told_at: Instant::now(), scope, generation: Generation(0) })
+        Ok(Client {
+            sender,
+            fate,
+            authorization,
+            hello,
+            told_at: Instant::now(),
+            scope,
+            generation: Generation(0),
+        })
     }
 
     /// What the runner said of itself.
@@ -492,7 +510,7 @@ impl Client {
     }
 
     async fn send(&self, request: Request<Full<Bytes>>, wait: Duration) -> Result<Answered, ClientError> {
-        exchange(&self.sender, request, self.authorization.as_ref(), wait + ANSWER_WITHIN).await
+        exchange(&self.sender, &self.fate, request, self.authorization.as_ref(), wait + ANSWER_WITHIN).await
     }
 }
 
@@ -516,6 +534,7 @@ fn unwritable(error: http::Error) -> ClientError {
 
 async fn exchange(
     sender: &Sender,
+    fate: &Fate,
     mut request: Request<Full<Bytes>>,
     authorization: Option<&header::HeaderValue>,
     within: Duration,
@@ -543,7 +562,17 @@ async fn exchange(
             }
         }
     };
-    tokio::time::timeout(within, whole).await.map_err(|_| ClientError::Silent(within))?
+    match tokio::time::timeout(within, whole).await.map_err(|_| ClientError::Silent(within))? {
+        Err(ClientError::Connection { doing, source }) => {
+            // What a call sees of it is often only that it is gone.
+            let mut fate = fate.clone();
+            let ended = tokio::time::timeout(REASON_WITHIN, fate.wait_for(Option::is_some)).await;
+            let reason = ended.ok().and_then(|ended| ended.ok()?.clone()?);
+            let source = reason.map_or(source, |reason| Box::new(reason));
+            Err(ClientError::Connection { doing, source })
+        }
+        answered => answered,
+    }
 }
 
 async fn read_answer(response: Response<Incoming>) -> Result<Answered, ClientError> {
