@@ -2,7 +2,7 @@
 
 use crate::{Bench, median, millis, raw_copy, six_syncs, time};
 use outlast_core::bytes::Bytes;
-use outlast_core::id::{Cursor, JobId, Key, Scope};
+use outlast_core::id::{Cursor, Key, Scope};
 use outlast_core::spec::Command as Work;
 use outlast_core::status::State;
 use outlast_core::time::Millis;
@@ -10,6 +10,7 @@ use outlast_sys::{Pid, mem};
 use outlast_wire::admission::Admission;
 use outlast_wire::client::{Client, Http, Read, Tail, Until};
 use outlast_wire::verbs::Stop;
+use outlast_wire::view::JobView;
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -63,11 +64,27 @@ fn admission(key: String, words: &[&str]) -> Admission {
     Admission::new(Key::new(key).expect("a key"), Work::Argv(words), "/")
 }
 
-async fn run_true(client: &Client, key: String) -> JobId {
+async fn run_true(client: &Client, key: String) -> JobView {
     let admission = admission(key.clone(), &["/bin/true"]);
     let view = client.admit(&key, &admission, Until::Settled, WAIT).await.expect("a receipt");
     assert_eq!(view.state, State::Settled, "{view:?}");
-    view.job_id
+    view
+}
+
+/// Where the time of one round trip went, in milliseconds: to the admission, to the command's process, to its end, to the
+/// proof, to the receipt's making, to the answer.
+fn stages(view: &JobView, asked: u64, answered: u64) -> [f64; 6] {
+    let times = &view.receipt.as_ref().expect("a receipt").times;
+    let at = [
+        asked,
+        times.admitted.0,
+        times.started.expect("started").0,
+        times.exited.expect("exited").0,
+        times.dead.0,
+        times.settled.0,
+        answered,
+    ];
+    std::array::from_fn(|stage| at[stage + 1].saturating_sub(at[stage]) as f64 / 1e3)
 }
 
 fn quantile(values: &[f64], part: f64) -> f64 {
@@ -101,18 +118,32 @@ async fn round_trips(bench: &mut Bench, hand: &Path) {
     let syncs = bench.disk.join("runner-syncs");
     std::fs::create_dir_all(&syncs).expect("a folder");
     let client = runner.connect(Http::Two).await;
-    let (mut floor, mut whole) = (Vec::new(), Vec::new());
+    let (mut floor, mut whole, mut parts) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let spawns = time(&mut Command::new("/bin/true")) + time(&mut Command::new("/bin/true"));
         floor.push(spawns + six_syncs(&syncs, round));
-        let started = Instant::now();
-        run_true(&client, format!("round-{round}")).await;
+        let (started, asked) = (Instant::now(), outlast_hand::clock::unix_now().0);
+        let view = run_true(&client, format!("round-{round}")).await;
         whole.push(millis(started));
+        parts.push(stages(&view, asked, outlast_hand::clock::unix_now().0));
     }
     let (p50, p99) = (quantile(&whole, 0.5), quantile(&whole, 0.99));
     bench.note("two spawns and six syncs, p50", median(floor.clone()), "ms");
     bench.note("through the runner, p50", p50, "ms");
     bench.note("through the runner, p99", p99, "ms");
+    for (stage, name) in [
+        "to admission",
+        "to the command's process",
+        "to its end",
+        "to the proof",
+        "to the receipt's text",
+        "to the answer",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        bench.note(&format!("  {name}"), median(parts.iter().map(|part| part[stage]).collect()), "ms");
+    }
     bench.figure("p50 / (two spawns and six syncs)", p50 / median(floor), "x", 1.5, false);
     bench.figure("p99 / p50", p99 / p50, "x", 4.0, false);
 
