@@ -11,7 +11,7 @@ use outlast_qualify::qualify::{Options, Progress, is_accepted, qualify};
 use outlast_qualify::report::{self, Report};
 use outlast_qualify::subject::{Subject, Trouble};
 use outlast_qualify::subjects::{local::LocalCli, runner};
-use outlast_wire::address::DialOptions;
+use outlast_wire::address::{Address, DialOptions};
 use outlast_wire::tls::{Fingerprint, Trust};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -19,7 +19,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 const NOT_QUALIFIED: Kind = Kind { code: "NOT_QUALIFIED", exit: 1 };
-const RUNNER_NOT_SUPPORTED: Kind = Kind { code: "RUNNER_NOT_SUPPORTED", exit: 4 };
 const SCRATCH_UNUSABLE: Kind = Kind { code: "SCRATCH_UNUSABLE", exit: 4 };
 const SUBJECT_UNAVAILABLE: Kind = Kind { code: "SUBJECT_UNAVAILABLE", exit: 12 };
 
@@ -43,6 +42,9 @@ pub(crate) fn run(context: &Context, args: &QualifyArgs) -> Result<Done, Failure
     };
     let report = match &args.runner {
         Some(address) => {
+            address.parse::<Address>().map_err(|error| {
+                Failure::new(failure::BAD_ARGUMENT, format!("--runner: {error}")).before_anything()
+            })?;
             let runner = runner::connect(address, reach(args)?).map_err(|trouble| not_reached(&trouble))?;
             let subject: Arc<dyn Subject> = Arc::<runner::Runner>::clone(&runner);
             let report = qualify(&subject, &options, &parent, &mut say);
@@ -106,12 +108,7 @@ fn not_made(parent: &Path, trouble: &Trouble) -> Failure {
 }
 
 fn not_reached(trouble: &Trouble) -> Failure {
-    match trouble {
-        Trouble::Unsupported { .. } => {
-            Failure::new(RUNNER_NOT_SUPPORTED, trouble.to_string()).before_anything()
-        }
-        _ => Failure::new(SUBJECT_UNAVAILABLE, trouble.to_string()),
-    }
+    Failure::new(SUBJECT_UNAVAILABLE, trouble.to_string())
 }
 
 fn answer(args: &QualifyArgs, report: &Report) -> Result<Answer, Failure> {

@@ -28,11 +28,12 @@ fn a_name_that_no_probe_has_is_refused_before_anything() {
 }
 
 #[test]
-fn a_runner_or_a_place_that_cannot_be_had_is_a_precondition() {
+fn a_runner_or_a_place_that_cannot_be_had_is_told() {
     let scene = Scene::new();
-    let runner = scene.ask(&["qualify", "--runner", "unix:/nonexistent"]);
-    assert_eq!(runner.json()["error"]["code"], "RUNNER_NOT_SUPPORTED");
-    assert_eq!(runner.code, 4);
+    let runner = scene.ask(&["qualify", "--runner", "unix:/nonexistent"]).exits(12);
+    assert_eq!(runner["error"]["code"], "SUBJECT_UNAVAILABLE");
+    let address = scene.ask(&["qualify", "--runner", "nonsense:"]).exits(2);
+    assert_eq!(address["error"]["code"], "BAD_ARGUMENT");
     let place = scene.ask(&["qualify", "--quick", "--scratch", "/nonexistent/place"]).exits(4);
     assert_eq!(place["error"]["code"], "SCRATCH_UNUSABLE");
 }
