@@ -748,7 +748,7 @@ mod tests {
         let versions: Vec<u16> = VERSIONS.iter().map(|version| version.version.into()).collect();
         assert_eq!(versions, [0x0304]);
         let plain = b"GET /hello HTTP/1.1\r\nhost: hand\r\n\r\n".to_vec();
-        for (sent, expected) in [(hello_of_tls_1_1(), "Tls12NotOfferedOrEnabled"), (plain, "is not TLS")] {
+        for (sent, expected) in [(hello_of_tls_1_1(), "Tls12NotOffered"), (plain, "is not TLS")] {
             let served = run(async {
                 let (mut ours, theirs) = tokio::io::duplex(1 << 16);
                 ours.write_all(&sent).await.unwrap();
