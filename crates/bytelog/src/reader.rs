@@ -306,7 +306,8 @@ impl<D: Disk> Reader<D> {
             }
             Err(source) => return Err(Error::StorageFailed { op: Op::Open, source }),
         };
-        if self.left.is_some() && first.offset < answer.at {
+        // Only frames that were taken back are read again: a cursor beyond what is there stays where it is.
+        if self.left.is_some_and(|(_, place, _)| first.seq < place.seq) && first.offset < answer.at {
             answer.at = first.offset;
         }
         gaps.into_iter().for_each(|gap| answer.gap(gap));
