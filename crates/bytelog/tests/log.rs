@@ -173,6 +173,26 @@ fn a_follower_sees_each_byte_once_and_never_half_a_frame() {
     assert!(scene.segments().len() > 10);
 }
 
+/// A reader may come with a cursor that is not there yet, one it was told before a crash, say. Whatever grows below it, it
+/// is given nothing of that, and its cursor never falls.
+#[test]
+fn a_reader_beyond_the_end_is_given_nothing_below_its_cursor() {
+    let scene = Scene::new();
+    let mut writer = scene.writer(Options::default());
+    writer.append(Stream::Stdout, 1, b"first").unwrap();
+    let beyond = 64 << 20;
+    let mut reader = Reader::open(&scene.disk);
+    let mut at = 5;
+    for _ in 0..80 {
+        let read = reader.read_from(beyond, 1 << 20).unwrap();
+        assert_eq!((read.items, read.next), (vec![], beyond), "with {at} bytes in {:?}", scene.segments());
+        let piece = pattern(at, 256 << 10);
+        writer.append(Stream::Stdout, 2, &piece).unwrap();
+        at += piece.len() as u64;
+    }
+    assert!(scene.segments().len() > 2, "it grew into no other segment");
+}
+
 #[test]
 fn past_the_limit_head_and_tail_stay_and_the_gap_is_stated() {
     let scene = Scene::new();

@@ -420,7 +420,12 @@ fn tidy(home: &Home, job: &Job, lock_is_ours: bool) {
     {
         let _ = rustix::fs::unlinkat(home.open_dir(), id.as_str(), AtFlags::empty());
     }
-    let Ok(Some(StartMark::Keeper(mark))) = job.start_mark() else { return };
+    let mark = match job.start_mark() {
+        Ok(Some(StartMark::Keeper(mark))) => mark,
+        // A keeper that was born and started nothing was still in its group when the mark was taken.
+        Ok(Some(StartMark::Settler { .. })) => return contain::remove_left(home.path(), job.spec()),
+        _ => return,
+    };
     for group in &mark.limit_groups {
         let _ = rustix::fs::rmdir(Path::new(OsStr::from_bytes(&group.0)));
     }

@@ -10,11 +10,11 @@ use outlast_core::time::Millis;
 use outlast_hand::admit::{Admitted, Find, Refusal, Request, admit_with};
 use outlast_hand::control::Watch;
 use outlast_hand::defaults;
+use outlast_hand::gc::Tombstone;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
 use outlast_hand::launch::{Launch, launch};
 use outlast_hand::reading;
-use outlast_hand::{files, gc::Tombstone};
 use outlast_scrub::secrets::Secrets;
 use outlast_wire::admission::{Admission, Caller, LimitsAsked, StdinFrom};
 use outlast_wire::limits;
@@ -22,7 +22,6 @@ use outlast_wire::problem::Problem;
 use outlast_wire::view::Arrival;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
-use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -84,7 +83,7 @@ pub(crate) fn admit(
         None => cwd.clone(),
     };
     let spool = match &admission.stdin {
-        StdinFrom::Spooled { spool } => Some(spooled(home, spool)?),
+        StdinFrom::Spooled { spool } => Some(spooled(spool)?),
         StdinFrom::Null | StdinFrom::Open => None,
     };
     let stdin = match (&admission.stdin, &spool) {
@@ -247,7 +246,7 @@ pub(crate) fn spool_name(random: &str, blake3: &str, bytes: u64) -> String {
     format!("spool.{random}.{blake3}.{bytes}")
 }
 
-fn spooled(home: &Home, spool: &str) -> Result<SpooledInput, Problem> {
+fn spooled(spool: &str) -> Result<SpooledInput, Problem> {
     let unknown = || {
         bad("NO_SUCH_SPOOL", "there is no such spooled input here")
             .remedy("spool it again: it is kept for an hour, and one admission takes it")
@@ -259,16 +258,8 @@ fn spooled(home: &Home, spool: &str) -> Result<SpooledInput, Problem> {
     let Some(bytes) = bytes.filter(|_| hexadecimal(random) && hexadecimal(blake3)) else {
         return Err(unknown());
     };
-    let tmp = files::open_subdir(home.dir(), "tmp")
-        .map_err(|error| answer::storage("opening the spool", &error))?;
-    match rustix::fs::statat(tmp.as_fd(), spool, rustix::fs::AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(_) => Ok(SpooledInput { file: spool.to_owned(), blake3: (*blake3).to_owned(), bytes }),
-        // An admission that is repeated finds its input taken: by the job that it then is.
-        Err(rustix::io::Errno::NOENT) => {
-            Ok(SpooledInput { file: spool.to_owned(), blake3: (*blake3).to_owned(), bytes })
-        }
-        Err(errno) => Err(answer::storage("opening the spool", &errno.into())),
-    }
+    // Whether it is there is seen when a job takes it: an admission that is repeated finds it taken, by the job it then is.
+    Ok(SpooledInput { file: spool.to_owned(), blake3: (*blake3).to_owned(), bytes })
 }
 
 fn bounds(asked: &LimitsAsked, service: bool) -> Limits {

@@ -16,8 +16,10 @@ use http_body_util::BodyExt;
 use hyper::body::Incoming;
 use outlast_core::id::{Cursor, JobId};
 use outlast_hand::home::{Home, fill_random};
-use outlast_hand::{brains, clock, fence, files, marks};
+use outlast_hand::job::Job;
+use outlast_hand::{brains, clock, control, fence, files, marks};
 use outlast_wire::admission::Admission;
+use outlast_wire::call::CallFacts;
 use outlast_wire::hello::{Hello, HelloRequest};
 use outlast_wire::problem::Problem;
 use outlast_wire::verbs::{self, Acknowledge, Resize, Seal, Sealed, Spooled, StdinTaken};
@@ -183,6 +185,28 @@ async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
     }
 }
 
+/// What is wrong with a body. What serde says of a value may quote it, and it may be a secret: told are the place, what
+/// belongs there, and the names of fields.
+fn bad_body(bytes: &[u8], error: &serde_json::Error) -> Problem {
+    let what = match serde_json::from_slice::<serde::de::IgnoredAny>(bytes) {
+        Ok(_) => "says something that does not belong there",
+        Err(_) => "is no JSON",
+    };
+    let said = error.to_string();
+    let said = said.rsplit_once(" at line ").map_or(said.as_str(), |(said, _)| said);
+    let fields = ["missing field ", "unknown field ", "duplicate field "];
+    let told = match said.rsplit_once(", expected ") {
+        _ if fields.iter().any(|field| said.starts_with(field)) => Some(said.to_owned()),
+        Some((_, expected)) => Some(format!("expected {expected}")),
+        None => said.starts_with("expected ").then(|| said.to_owned()),
+    };
+    let told =
+        told.map(|told| format!(": {}", told.chars().take(800).collect::<String>())).unwrap_or_default();
+    let detail = format!("the body {what} at line {} column {}{told}", error.line(), error.column());
+    Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "BAD_BODY", detail)
+        .remedy("the OpenAPI document of the hand protocol says what belongs where")
+}
+
 /// A JSON body, and the bytes it was.
 async fn read_json<T: DeserializeOwned>(
     state: &Shared,
@@ -195,23 +219,7 @@ async fn read_json<T: DeserializeOwned>(
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "NOT_JSON", detail));
     }
     let bytes = read_body(state, headers, body, limits::JSON_BODY).await?;
-    let value = serde_json::from_slice(&bytes).map_err(|error| {
-        // What serde says of a value may quote it, and it may be a secret: the place is told, not the text.
-        let what = match error.classify() {
-            serde_json::error::Category::Data => "says something that does not belong there",
-            _ => "is no JSON",
-        };
-        let field = error.to_string();
-        let field = field.strip_prefix("missing field ").or_else(|| field.strip_prefix("unknown field "));
-        let field = field.map(|field| format!(" ({})", field.chars().take(80).collect::<String>()));
-        let detail = format!(
-            "the body {what} at line {} column {}{}",
-            error.line(),
-            error.column(),
-            field.unwrap_or_default()
-        );
-        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "BAD_BODY", detail)
-    })?;
+    let value = serde_json::from_slice(&bytes).map_err(|error| bad_body(&bytes, &error))?;
     Ok((value, bytes))
 }
 
@@ -246,11 +254,7 @@ impl Call<'_> {
             Novelty::New => Ok(false),
             Novelty::Again => Ok(true),
             Novelty::Reused => {
-                if let Some(facts) = &self.admittance.facts {
-                    let (home, caller) = (&self.state.home, &self.admittance.caller);
-                    let why = "its request id belongs to another request";
-                    guard::record(home, caller, &self.admittance.scope, facts, self.job, why);
-                }
+                self.dropped("its request id belongs to another request");
                 let detail = "this request id belongs to another request: it was dropped and recorded";
                 Err(Problem::new(StatusCode::CONFLICT, "REQUEST_ID_REUSED", detail))
             }
@@ -265,6 +269,21 @@ impl Call<'_> {
         }
     }
 
+    /// What the call is bound to; the guard has read it of every call that changes something.
+    fn facts(&self) -> Result<&CallFacts, Problem> {
+        self.admittance.facts.as_ref().ok_or_else(|| answer::internal(&"a change without its headers"))
+    }
+
+    /// Does something about one job of the call's scope.
+    async fn on_job<T, F>(&self, lane: &Lane, id: JobId, work: F) -> Result<T, Problem>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Home, &Job) -> Result<T, Problem> + Send + 'static,
+    {
+        let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
+        self.on(lane, move || work(&home, &jobs::find(&home, &scope, id)?)).await
+    }
+
     async fn json<T: DeserializeOwned>(&self, body: Incoming) -> Result<(T, bool), Problem> {
         let (value, bytes) = read_json(self.state, self.headers, body).await?;
         let again = self.note("", &bytes)?;
@@ -272,10 +291,8 @@ impl Call<'_> {
     }
 
     async fn view(&self, id: JobId, arrival: Option<Arrival>) -> Result<JobView, Problem> {
-        let (home, hub) = (Arc::clone(&self.state.home), Arc::clone(&self.state.hub));
-        let scope = self.admittance.scope.clone();
-        self.on(&self.state.lanes.read, move || jobs::view(&hub, &jobs::find(&home, &scope, id)?, arrival))
-            .await
+        let hub = Arc::clone(&self.state.hub);
+        self.on_job(&self.state.lanes.read, id, move |_, job| jobs::view(&hub, job, arrival)).await
     }
 
     /// Looks, and looks again whenever there is word of the job, until what is waited for is there.
@@ -363,11 +380,7 @@ impl Call<'_> {
         let (ground, admittance) = (Arc::clone(&self.state.ground), self.admittance.clone());
         let admit = move || admit::admit(&home, &ground, &admittance, admission, &|id| hub.watches(id));
         let admitted = self.on(&self.state.lanes.work, admit).await;
-        if let Err(problem) = &admitted
-            && problem.code == "STALE"
-        {
-            self.dropped(&problem.detail);
-        }
+        self.record_stale(&admitted);
         match admitted? {
             Answered::Removed(tombstone) => Ok(answer::json(&jobs::removed(*tombstone))),
             Answered::Here(job, arrival, watch) => {
@@ -445,11 +458,10 @@ impl Call<'_> {
         let permits = u32::try_from(max.div_ceil(output::LEAST)).unwrap_or(1);
         let memory = Arc::clone(&self.state.answers).acquire_many_owned(permits);
         let mut memory = self.with_patience(memory).await?;
-        let (home, readers) = (Arc::clone(&self.state.home), Arc::clone(&self.state.readers));
-        let scope = self.admittance.scope.clone();
+        let readers = Arc::clone(&self.state.readers);
         let want = Want { from: query.from, max, stream: query.stream, records };
-        let read = move || output::read(&readers, &jobs::find(&home, &scope, id)?, want);
-        let piece = self.on(&self.state.lanes.read, read).await?;
+        let read = move |_: &Home, job: &Job| output::read(&readers, job, want);
+        let piece = self.on_job(&self.state.lanes.read, id, read).await?;
         // What it does not fill is free for others at once.
         let filled = (piece.body.len() as u64).div_ceil(output::LEAST).max(1);
         let spare = memory.num_permits().saturating_sub(usize::try_from(filled).unwrap_or(usize::MAX));
@@ -475,27 +487,21 @@ impl Call<'_> {
 
     /// Has the keeper sync the log. Where none answers, what is committed is what is.
     async fn sync(&self, id: JobId) -> Result<(), Problem> {
-        let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
-        let sync = move || {
-            let job = jobs::find(&home, &scope, id)?;
+        let sync = move |_: &Home, job: &Job| {
             if job.receipt().map_err(|error| answer::storage("reading the receipt", &error))?.is_none() {
-                outlast_hand::control::sync(&job, Duration::from_secs(30))
+                control::sync(job, Duration::from_secs(30))
                     .map_err(|error| answer::storage("syncing the output", &error).about(id))?;
             }
             Ok(())
         };
-        self.on(&self.state.lanes.work, sync).await
+        self.on_job(&self.state.lanes.work, id, sync).await
     }
 
     async fn stop(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
         let (stop, _): (verbs::Stop, _) = self.json(body).await?;
-        let Some(facts) = &self.admittance.facts else {
-            return Err(answer::internal(&"a stop without its headers"));
-        };
-        let (home, scope, generation) =
-            (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
-        let stop = move || jobs::stop(&home, &jobs::find(&home, &scope, id)?, stop, generation);
-        let stopped = self.on(&self.state.lanes.urgent, stop).await?;
+        let generation = self.facts()?.generation;
+        let stop = move |home: &Home, job: &Job| jobs::stop(home, job, stop, generation);
+        let stopped = self.on_job(&self.state.lanes.urgent, id, stop).await?;
         if let verbs::Stopped::Stale { stale } = &stopped {
             self.dropped(&stale.to_string());
         }
@@ -504,14 +510,8 @@ impl Call<'_> {
 
     async fn settle(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
         let (how, _): (verbs::Settle, _) = self.json(body).await?;
-        let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
-        let settle = move || jobs::settle_lost(&home, &jobs::find(&home, &scope, id)?, how);
-        let settled = self.on(&self.state.lanes.settle, settle).await?;
-        if matches!(settled, verbs::Settled::Settled | verbs::Settled::Attested) {
-            // Its entry looks for itself, later; whoever waits need not.
-            drop(self.state.hub.entry(id));
-        }
-        Ok(answer::json(&settled))
+        let settle = move |home: &Home, job: &Job| jobs::settle_lost(home, job, how);
+        Ok(answer::json(&self.on_job(&self.state.lanes.settle, id, settle).await?))
     }
 
     async fn stdin(self, body: Incoming, id: JobId, query: Query) -> Result<Answer, Problem> {
@@ -524,15 +524,13 @@ impl Call<'_> {
         };
         let mut taken = query.offset;
         loop {
-            let (home, scope, bytes) =
-                (Arc::clone(&self.state.home), self.admittance.scope.clone(), bytes.clone());
+            let bytes = bytes.clone();
             let from = usize::try_from(taken.0.saturating_sub(query.offset.0))
                 .unwrap_or(usize::MAX)
                 .min(bytes.len());
             let (offset, close) = (Cursor(query.offset.0 + from as u64), query.close);
-            let give =
-                move || jobs::give_input(&jobs::find(&home, &scope, id)?, offset, &bytes[from..], close);
-            let answered = self.on(&self.state.lanes.urgent, give).await?;
+            let give = move |_: &Home, job: &Job| jobs::give_input(job, offset, &bytes[from..], close);
+            let answered = self.on_job(&self.state.lanes.urgent, id, give).await?;
             let over = tokio::time::Instant::now() >= until || *self.state.closing.borrow();
             match answered {
                 Some(answered) if answered.closed || (answered.taken >= end && !query.close) || over => {
@@ -548,10 +546,8 @@ impl Call<'_> {
 
     async fn resize(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
         let (size, _): (Resize, _) = self.json(body).await?;
-        let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
-        let resize = move || {
-            let job = jobs::find(&home, &scope, id)?;
-            outlast_hand::control::resize(&job, size.rows, size.cols).map_err(|error| match error.kind() {
+        let resize = move |_: &Home, job: &Job| {
+            control::resize(job, size.rows, size.cols).map_err(|error| match error.kind() {
                 io::ErrorKind::NotConnected | io::ErrorKind::InvalidInput => {
                     let detail = format!("job {id} has no terminal now");
                     Problem::new(StatusCode::CONFLICT, "NO_TERMINAL", detail).about(id)
@@ -559,21 +555,19 @@ impl Call<'_> {
                 _ => answer::storage("setting the size of its terminal", &error).about(id),
             })
         };
-        self.on(&self.state.lanes.urgent, resize).await?;
+        self.on_job(&self.state.lanes.urgent, id, resize).await?;
         Ok(answer::json(&serde_json::json!({})))
     }
 
     async fn acknowledge(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
         let (Acknowledge { brain, cursor }, _) = self.json(body).await?;
-        let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
-        let acknowledge = move || {
-            let job = jobs::find(&home, &scope, id)?;
-            let outcome = brains::acknowledge(&home, &job, &brain, cursor)
+        let acknowledge = move |home: &Home, job: &Job| {
+            let outcome = brains::acknowledge(home, job, &brain, cursor)
                 .map_err(|error| answer::storage("taking the acknowledgement", &error).about(id))?;
             let because = outcome.refusal();
             Ok(Acknowledged { job_id: id, brain, released: because.is_none(), because })
         };
-        Ok(answer::json(&self.on(&self.state.lanes.work, acknowledge).await?))
+        Ok(answer::json(&self.on_job(&self.state.lanes.work, id, acknowledge).await?))
     }
 
     /// Standard input for an admission, written as it comes: it never lies in memory.
@@ -641,11 +635,8 @@ impl Call<'_> {
 
     async fn fence(self, body: Incoming) -> Result<Answer, Problem> {
         let (verbs::Fence {}, _) = self.json(body).await?;
-        let Some(facts) = &self.admittance.facts else {
-            return Err(answer::internal(&"a fence without its headers"));
-        };
-        let (home, scope, generation) =
-            (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
+        let generation = self.facts()?.generation;
+        let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
         let raise = move || {
             fence::raise(&home, &scope, generation).map_err(|error| of_fence(&error))?;
             fence_now(&home, &scope)
@@ -657,11 +648,8 @@ impl Call<'_> {
 
     async fn seal(self, body: Incoming) -> Result<Answer, Problem> {
         let (Seal { run }, _) = self.json(body).await?;
-        let Some(facts) = &self.admittance.facts else {
-            return Err(answer::internal(&"a seal without its headers"));
-        };
-        let (home, scope, generation) =
-            (Arc::clone(&self.state.home), self.admittance.scope.clone(), facts.generation);
+        let generation = self.facts()?.generation;
+        let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
         let seal = move || {
             let sealed = fence::seal(&home, &scope, &run, generation).map_err(|error| of_fence(&error))?;
             Ok(Sealed { run, jobs: sealed.jobs, unreadable: sealed.unreadable, already: sealed.already })
@@ -730,7 +718,7 @@ struct Reading<'a> {
 }
 
 impl Reading<'_> {
-    pub(crate) fn enter(count: &AtomicUsize) -> Reading<'_> {
+    fn enter(count: &AtomicUsize) -> Reading<'_> {
         let all = count.fetch_add(1, Ordering::Relaxed) as u64 + 1;
         Reading { count, all }
     }

@@ -1,6 +1,7 @@
 //! `outlast-hand connect`: standard input and output to the runner's socket, so that `ssh HOST outlast-hand connect` or a
 //! container's exec is a connection to it. Where no runner serves the home, one is started.
 
+use crate::reserve::LOCK;
 use crate::serve::SOCKET;
 use outlast_hand::files;
 use outlast_hand::home::Home;
@@ -16,8 +17,12 @@ use std::time::{Duration, Instant};
 
 /// How long a runner that was just started has to listen.
 const LISTENS_WITHIN: Duration = Duration::from_secs(10);
+/// How long one that holds the home already may take from its lock to its socket.
+const BEGINS_WITHIN: Duration = Duration::from_secs(2);
 /// How often that is looked for.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// How long the runner may be silent after the caller's input has ended: longer than any call waits.
+const LINGER: Duration = Duration::from_secs(60);
 /// Bytes passed on at once.
 const CHUNK: usize = 256 << 10;
 
@@ -26,14 +31,19 @@ const CHUNK: usize = 256 << 10;
 /// # Errors
 /// What the system says, or that no runner came to listen.
 pub fn runner(home: &Path, start: impl FnOnce() -> io::Result<()>) -> io::Result<OwnedFd> {
-    if let Some(socket) = dial(home)? {
-        return Ok(socket);
-    }
-    start()?;
-    let until = Instant::now() + LISTENS_WITHIN;
+    let mut start = Some(start);
+    // One that holds the home and does not listen there yet listens soon, or never.
+    let mut until = Instant::now() + BEGINS_WITHIN;
     loop {
         if let Some(socket) = dial(home)? {
             return Ok(socket);
+        }
+        let held = Home::open_existing(home).map_err(io::Error::other)?;
+        if !held.is_some_and(|home| is_served(&home).unwrap_or(false))
+            && let Some(start) = start.take()
+        {
+            start()?;
+            until = Instant::now() + LISTENS_WITHIN;
         }
         if Instant::now() >= until {
             return Err(io::Error::new(io::ErrorKind::TimedOut, why_none_listens(home)));
@@ -78,11 +88,15 @@ fn dial(home: &Path) -> io::Result<Option<OwnedFd>> {
 /// # Errors
 /// What the system says.
 pub fn is_served(home: &Home) -> io::Result<bool> {
-    let lock = files::open_lock_file(home.dir(), "runner.lock")?;
+    let lock = files::open_lock_file(home.dir(), LOCK)?;
     Ok(!files::try_lock(&lock, FlockOperation::NonBlockingLockShared)?)
 }
 
-/// Passes bytes both ways until either side has closed. What was said before is passed on first.
+/// Passes bytes both ways until the runner has closed, or whoever reads the output is gone. What was said before is passed
+/// on first.
+///
+/// An input that ends says only that nothing more will be asked: the runner would take a closed side for a caller that
+/// has gone, and would give up what it is about to answer. So it is told once nothing has come for [`LINGER`].
 ///
 /// # Errors
 /// What the system says.
@@ -94,13 +108,16 @@ pub fn pass_on(socket: &OwnedFd) -> io::Result<()> {
         if down.is_over() {
             return Ok(());
         }
-        if up.is_over() && !up.told {
-            // The caller has closed its side: the runner is told, and may still answer.
-            up.told = true;
-            let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+        if moved != [false, false] {
+            continue;
         }
-        if moved == [false, false] {
-            wait(&up, &down)?;
+        match wait(&up, &down)? {
+            Woken::Moves => {}
+            Woken::ReaderGone => return Ok(()),
+            Woken::Silent => {
+                let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Write);
+                up.told = true;
+            }
         }
     }
 }
@@ -166,13 +183,24 @@ impl<'f> Pipe<'f> {
     }
 }
 
-fn wait(up: &Pipe<'_>, down: &Pipe<'_>) -> io::Result<()> {
-    use rustix::event::{PollFd, poll};
+enum Woken {
+    Moves,
+    ReaderGone,
+    Silent,
+}
+
+fn wait(up: &Pipe<'_>, down: &Pipe<'_>) -> io::Result<Woken> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    // An end that hangs up says so whatever was asked for.
+    let mut fds = vec![PollFd::from_borrowed_fd(down.to, PollFlags::empty())];
     let wanted = [up.wants(), down.wants()];
-    let mut fds: Vec<PollFd<'_>> =
-        wanted.iter().flatten().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)).collect();
-    match poll(&mut fds, None) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+    fds.extend(wanted.iter().flatten().map(|(fd, flags)| PollFd::from_borrowed_fd(*fd, *flags)));
+    let linger = (up.is_over() && !up.told)
+        .then_some(Timespec { tv_sec: LINGER.as_secs().try_into().unwrap_or(i64::MAX), tv_nsec: 0 });
+    match poll(&mut fds, linger.as_ref()) {
+        Ok(0) => Ok(Woken::Silent),
+        Ok(_) if fds[0].revents().intersects(PollFlags::ERR | PollFlags::HUP) => Ok(Woken::ReaderGone),
+        Ok(_) | Err(Errno::INTR) => Ok(Woken::Moves),
         Err(errno) => Err(errno.into()),
     }
 }

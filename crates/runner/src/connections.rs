@@ -8,7 +8,7 @@ use crate::identity;
 use crate::paced::{Moved, Paced};
 use crate::serve::{FINISH_WITHIN, Ready, SOCKET, ServeError};
 use crate::settings::{Listen, Settings, TlsFiles};
-use crate::shared::Shared;
+use crate::shared::{Shared, lock};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use outlast_hand::files;
@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
@@ -64,14 +64,14 @@ impl Connections {
     }
 
     pub(crate) fn count(&self) -> usize {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.open).len()
     }
 
     pub(crate) fn enter(self: &Arc<Connections>) -> Entered {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let moved = Moved::new(self.began);
         let cut = Arc::new(Notify::new());
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&self.open);
         if open.len() >= self.most
             && let Some(oldest) =
                 open.iter().min_by_key(|(_, open)| open.moved.at()).map(|(number, _)| *number)
@@ -106,7 +106,7 @@ pub(crate) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        self.connections.open.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        lock(&self.connections.open).remove(&self.number);
         self.connections.ended.notify_waiters();
     }
 }

@@ -1,5 +1,6 @@
 //! Who calls, whether it is stale, whether it is a replay.
 
+use crate::shared::lock;
 use crate::tokens::{Principal, Tokens};
 use http::{HeaderMap, StatusCode, header};
 use outlast_core::id::{JobId, Scope};
@@ -9,7 +10,7 @@ use outlast_hand::home::Home;
 use outlast_wire::call::{self, CallError, CallFacts, HandFacts, check_call, read_call, read_scope};
 use outlast_wire::problem::Problem;
 use std::collections::{HashMap, VecDeque};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Requests that are remembered, to know a retry from an id used twice.
 const REMEMBERED: usize = 8192;
@@ -88,7 +89,9 @@ impl Guard {
             (Peer::Certified(fingerprint), None) => format!("certificate {fingerprint}"),
             (_, Some(value)) => {
                 // Whoever presents one is held to it, however it proved itself otherwise.
-                let token = value.as_bytes().strip_prefix(b"Bearer ").unwrap_or_default();
+                // The scheme's case does not matter (RFC 9110, 11.1).
+                let (scheme, token) = value.as_bytes().split_at_checked(7).unwrap_or_default();
+                let token = if scheme.eq_ignore_ascii_case(b"Bearer ") { token } else { b"" };
                 let tokens = self.tokens.as_ref().ok_or_else(|| refused("this runner has no token file"))?;
                 let now = clock::unix_now().0 / 1_000_000;
                 let principal =
@@ -146,7 +149,7 @@ impl Guard {
     pub(crate) fn novelty(&self, admittance: &Admittance, digest: [u8; 32]) -> Novelty {
         let Some(facts) = &admittance.facts else { return Novelty::New };
         let key = (admittance.scope.to_string(), facts.request_id.clone());
-        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut remembered = lock(&self.remembered);
         if let Some(seen) = remembered.digests.get(&key) {
             return if *seen == digest { Novelty::Again } else { Novelty::Reused };
         }

@@ -5,6 +5,7 @@
 //! once as far as proof goes. Words of keepers only hurry things: whoever is woken looks at the files.
 
 use crate::pool::{Lanes, NotDone};
+use crate::shared::lock;
 use outlast_core::exit::Exit;
 use outlast_core::id::JobId;
 use outlast_core::ledger::StartMark;
@@ -20,7 +21,7 @@ use rustix::fs::AtFlags;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -150,11 +151,6 @@ pub(crate) struct Hub {
     lanes: Lanes,
     entries: Mutex<HashMap<JobId, Arc<Entry>>>,
     failures: Mutex<VecDeque<(JobId, SetUpFailed)>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is behind these locks is whole at every moment: no step of it can be left half done.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// What a look at a job without a watch found.

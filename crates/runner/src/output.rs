@@ -4,6 +4,7 @@
 //! readers of logs are kept between calls.
 
 use crate::answer;
+use crate::shared::lock;
 use http::StatusCode;
 use outlast_bytelog::{Extent, Gap, GapLength, Sink, Stream as LogStream, Tail};
 use outlast_core::id::{Cursor, JobId};
@@ -13,7 +14,7 @@ use outlast_wire::problem::Problem;
 use outlast_wire::records::{HEAD, Head, Stream};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Readers at the live end that are kept between calls: what they hold is small.
 const KEPT: usize = 512;
@@ -61,7 +62,7 @@ pub(crate) struct Readers {
 impl Readers {
     fn take(&self, id: JobId, at: Cursor) -> Option<LogReader> {
         [&self.at_end, &self.ahead].into_iter().find_map(|kept| {
-            let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut kept = lock(kept);
             let found = kept.iter().position(|(job, cursor, _)| *job == id && *cursor == at)?;
             kept.remove(found).map(|(_, _, reader)| reader)
         })
@@ -74,7 +75,7 @@ impl Readers {
             // Nobody goes on from there.
             Tail::Ended { .. } => return,
         };
-        let mut kept = kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(kept);
         if kept.len() >= most {
             kept.pop_front();
         }

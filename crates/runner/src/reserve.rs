@@ -1,8 +1,8 @@
 //! What keeps the runner alive and answering under load: it is the only one on its home, it is chosen late when memory is
-//! out, it lives in a group of its own, and descriptors for stops are never given to anybody else.
+//! out, it lives in a group of its own, and connections are bounded so that descriptors are left for what a call opens.
 
+use outlast_hand::files;
 use outlast_hand::home::Home;
-use outlast_hand::{files, job};
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 /// The lock a runner holds on its home.
-const LOCK: &str = "runner.lock";
+pub(crate) const LOCK: &str = "runner.lock";
 /// What a runner keeps of itself.
 const RECORD: &str = "runner.json";
 /// With the machine out of memory, the runner is chosen late: after every command, before the keepers.
@@ -46,7 +46,10 @@ pub(crate) fn take(home: &Home, connections: usize) -> io::Result<Option<Reserve
         return Ok(None);
     }
     let record: Record = match files::read_small(home.dir(), RECORD)? {
-        Some(text) => serde_json::from_slice(&text).unwrap_or_default(),
+        // Begun anew it would fall, and callers would take this hand for a restored one.
+        Some(text) => serde_json::from_slice(&text).map_err(|error| {
+            io::Error::new(io::ErrorKind::InvalidData, format!("{RECORD} is damaged ({error})"))
+        })?,
         None => Record::default(),
     };
     let epoch = record.epoch + 1;
@@ -103,9 +106,4 @@ impl Reserve {
             let _ = std::fs::remove_dir(own);
         }
     }
-}
-
-/// What this hand tells of its boot.
-pub(crate) fn boot() -> io::Result<outlast_core::id::BootId> {
-    job::boot_id()
 }

@@ -12,7 +12,7 @@ use crate::settings::Settings;
 use crate::shared::{BODY_MEMORY, BODY_PIECE, Shared};
 use crate::tokens::Tokens;
 use outlast_hand::home::{Home, HomeError};
-use outlast_hand::{gc, probe};
+use outlast_hand::{gc, job, probe};
 use outlast_sys::Signal;
 use outlast_sys::signals::SignalFd;
 use outlast_wire::hello::{Hello, Limits, Offer};
@@ -212,7 +212,7 @@ fn hello_of(home: &Home, reserve: &Reserve) -> io::Result<Hello> {
         runner_epoch: reserve.epoch,
         sandbox: home.sandbox().to_owned(),
         sandbox_generation: home.sandbox_generation(),
-        boot_id: reserve::boot()?,
+        boot_id: job::boot_id()?,
         now_ms: 0,
         mutation_mark: 0,
         uid: rustix::process::geteuid().as_raw(),

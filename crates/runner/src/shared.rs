@@ -9,7 +9,7 @@ use outlast_hand::home::Home;
 use outlast_wire::hello::Hello;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -19,6 +19,11 @@ pub(crate) const BODY_MEMORY: usize = 32 << 20;
 pub(crate) const BODY_PIECE: usize = 64 << 10;
 /// How long an answer must have held memory before its connection may be cut for others that wait for it.
 const HELD_AT_LEAST: Duration = Duration::from_secs(5);
+
+/// Locks what is whole at every moment: no step behind any of these locks can be left half done.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Answers that hold memory, the oldest first, and how to cut the connection that each goes to.
 #[derive(Default)]
@@ -30,14 +35,14 @@ pub(crate) struct Holders {
 impl Holders {
     pub(crate) fn enter(self: &Arc<Holders>, cut: Arc<Notify>) -> Holder {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        let mut by_age = self.by_age.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_age = lock(&self.by_age);
         by_age.insert(number, (Instant::now(), cut));
         Holder { holders: Arc::clone(self), number }
     }
 
     /// Cuts whoever has been at an answer for longest, where that is long: it lost a connection, and goes on by cursor.
     pub(crate) fn cut_oldest(&self) {
-        let by_age = self.by_age.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_age = lock(&self.by_age);
         if let Some((since, cut)) = by_age.values().next()
             && since.elapsed() >= HELD_AT_LEAST
         {
@@ -54,7 +59,7 @@ pub(crate) struct Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        self.holders.by_age.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+        lock(&self.holders.by_age).remove(&self.number);
     }
 }
 

@@ -6,6 +6,7 @@ use outlast_core::id::JobId;
 use outlast_wire::client::{Http, Until, request_id};
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// The runner serves others.
@@ -38,6 +39,60 @@ fn head(method: &str, path: &str, headers: &[(String, String)], last: &str) -> V
     text.push_str(last);
     text.push_str("\r\n\r\n");
     text.into_bytes()
+}
+
+/// Whoever has said all there is, and closes the input of `connect`, still gets the answer: at once, and after a wait. One
+/// whose reader goes is gone, though it never closed its input.
+#[test]
+fn connect_answers_whoever_has_closed_its_input() {
+    scene("half-closed", async |scene| {
+        let client = scene.client().await;
+        let go = scene.ground.file("go");
+        let script = format!("while [ ! -e '{}' ]; do sleep 0.02; done; echo x", go.display());
+        let id = started(&client, &scene.argv("k", &["sh", "-c", &script])).await.job_id;
+        let connect = || {
+            let mut command = std::process::Command::new(PROGRAM);
+            command.args(["connect", "--no-start", "--home"]).arg(scene.ground.home.path());
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
+        };
+        let output = format!("/v1/jobs/{id}/output?wait_ms=20000");
+        for (path, expected) in [("/v1/fence", "generation"), (output.as_str(), "x")] {
+            let mut child = connect();
+            let mut input = child.stdin.take().unwrap();
+            input.write_all(&head("GET", path, &[], "connection: close")).unwrap();
+            drop(input);
+            std::fs::write(&go, "").unwrap();
+            let told = child.wait_with_output().unwrap();
+            let answer = Answer::read(&told.stdout).expect("an answer");
+            assert!(told.status.success() && answer.status == 200, "{path}: {}", answer.text());
+            assert!(answer.text().contains(expected), "{path}: {}", answer.text());
+        }
+        let mut child = connect();
+        drop(child.stdout.take());
+        assert!(child.wait().unwrap().success());
+    });
+}
+
+/// A body that does not fit says where, and what belongs there; what stands there is not repeated.
+#[test]
+fn bodies_that_do_not_fit_are_told_what_belongs_there() {
+    scene("unfit", async |scene| {
+        let hello = scene.hello();
+        for (body, told) in [
+            (r#"{"key": "k", "command": ["hunter2"], "cwd": "/"}"#, "does not belong"),
+            (r#"{"key": "k", "command": {"argv": "hunter2"}, "cwd": "/"}"#, "expected a sequence"),
+            (r#"{"key": "k", "cwd": "/"}"#, "missing field `command`"),
+            (r#"{"key": "k", "command": {"argv": ["x"]}, "cwd": "/", "deadline": 1}"#, "`limits`"),
+            (r#"{"key": "k", "command": {"argv": ["x"]}, "cwd": "/", "kind": "hunter2"}"#, "`service`"),
+            (r#"{"key": "hunter2""#, "is no JSON"),
+        ] {
+            let answer = scene.call("POST", "/v1/jobs", &scene.bound(&hello), body.as_bytes());
+            assert_eq!(answer.status, 422, "{body}");
+            let text = answer.text();
+            assert!(text.contains("BAD_BODY") && text.contains(told), "{body}: {text}");
+            assert!(!text.contains("hunter2"), "{body}: {text}");
+        }
+    });
 }
 
 #[test]
