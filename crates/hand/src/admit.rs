@@ -145,11 +145,14 @@ pub enum Refusal {
 /// # Errors
 /// [`Refusal`]; nothing was admitted then.
 pub fn admit(home: &Home, request: &Request) -> Result<Admitted, Refusal> {
-    admit_with(home, request, &|_| false)
+    admit_with(home, request, &|_| false, &mut |_| {})
 }
 
 /// [`admit`] for a caller that watches keepers: `lives` says of a job whether the caller holds a watch on its keeper that
 /// has not closed, so that its lock need not be tried. It must never say so of a keeper that may be gone.
+///
+/// `published` is called with a new job once it has its name, which is durable when this returns: what is to be ready by
+/// then can begin. Nothing that is done about the job may be beyond recall while this has not returned it.
 ///
 /// # Errors
 /// As [`admit`].
@@ -157,6 +160,7 @@ pub fn admit_with(
     home: &Home,
     request: &Request,
     lives: &dyn Fn(JobId) -> bool,
+    published: &mut dyn FnMut(&Job),
 ) -> Result<Admitted, Refusal> {
     // Held until the job is published: who seals or raises waits for it, or is seen here.
     let pass = fence::pass(home, &request.scope, request.generation, request.run.as_ref())?;
@@ -199,7 +203,7 @@ pub fn admit_with(
         if id.attempt == Attempt::FIRST || discarded.is_some() {
             remove_checkpoint(home, id)?;
         }
-        match publish(home, request, id, discarded) {
+        match publish(home, request, id, discarded, published) {
             Ok(job) => return Ok(Admitted::New(job)),
             Err(Refusal::Storage(error)) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(refusal) => return Err(refusal),
@@ -496,7 +500,13 @@ fn workspace_is_known(home: &Home, workspace: &[u8], lives: &dyn Fn(JobId) -> bo
     Ok(())
 }
 
-fn publish(home: &Home, request: &Request, id: JobId, discarded: Option<JobId>) -> Result<Job, Refusal> {
+fn publish(
+    home: &Home,
+    request: &Request,
+    id: JobId,
+    discarded: Option<JobId>,
+    published: &mut dyn FnMut(&Job),
+) -> Result<Job, Refusal> {
     let mut manner = request.manner.clone();
     if let Some(job_id) = discarded {
         manner.warnings.push(Warning {
@@ -533,11 +543,11 @@ fn publish(home: &Home, request: &Request, id: JobId, discarded: Option<JobId>) 
     let aside = hex(&random);
     let tmp = home.tmp_dir()?;
     rustix::fs::mkdirat(tmp, aside.as_str(), Mode::RWXU).map_err(io::Error::from)?;
-    let published = prepare(tmp, &aside, &text, request.stdin.as_deref()).and_then(|dir| {
+    let prepared = prepare(tmp, &aside, &text, request.stdin.as_deref()).and_then(|dir| {
         files::rename_new(tmp, &aside, home.jobs_dir(), &id.to_string())?;
         Ok(dir)
     });
-    let dir = match published {
+    let dir = match prepared {
         Ok(dir) => dir,
         Err(error) => {
             if let (Some(spooled), Ok(dir)) = (&request.stdin, files::open_subdir(tmp, &aside)) {
@@ -548,8 +558,10 @@ fn publish(home: &Home, request: &Request, id: JobId, discarded: Option<JobId>) 
             return Err(error.into());
         }
     };
+    let job = Job::published(home, spec, dir)?;
+    published(&job);
     rustix::fs::fsync(home.jobs_dir()).map_err(io::Error::from)?;
-    Ok(Job::published(home, spec, dir)?)
+    Ok(job)
 }
 
 /// Writes the folder of a job, durable but for its name, and gives it open. The claim of the brain that admits it is in

@@ -118,17 +118,17 @@ struct GroupsPlan {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct GroupPlan {
+pub(crate) struct GroupPlan {
     path: Bytes,
     id: u64,
 }
 
 impl GroupPlan {
-    fn of(group: &Leaf) -> GroupPlan {
+    pub(crate) fn of(group: &Leaf) -> GroupPlan {
         GroupPlan { path: path_bytes(group.path()), id: group.id() }
     }
 
-    fn open(&self) -> Result<Leaf, Errno> {
+    pub(crate) fn open(&self) -> Result<Leaf, Errno> {
         let path = bytes_path(&self.path);
         let parent = path.parent().ok_or(Errno::INVAL)?;
         Leaf::reopen(parent, path.file_name().ok_or(Errno::INVAL)?, self.id)

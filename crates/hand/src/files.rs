@@ -87,6 +87,20 @@ pub fn open_for_sync(dir: BorrowedFd<'_>, name: &str) -> io::Result<std::fs::Fil
 /// # Errors
 /// What the system says; the old file, if any, is then still whole.
 pub fn write_durably(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
+    write_durably_after(dir, name, bytes, || Ok(()))
+}
+
+/// [`write_durably`], with `first` done after the sync of the file and before it gets its name: what `first` syncs shares a
+/// commit of the file system's journal with it.
+///
+/// # Errors
+/// As [`write_durably`], and those of `first`.
+pub(crate) fn write_durably_after(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    bytes: &[u8],
+    first: impl FnOnce() -> io::Result<()>,
+) -> io::Result<()> {
     let aside = name_aside(name);
     let written = create_new(dir, &aside, bytes)
         .or_else(|error| match error.kind() {
@@ -98,7 +112,8 @@ pub fn write_durably(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Resul
             _ => Err(error),
         })
         .and_then(|file| file.sync_all());
-    let renamed = written.and_then(|()| Ok(rustix::fs::renameat(dir, &aside, dir, name)?));
+    let renamed =
+        written.and_then(|()| first()).and_then(|()| Ok(rustix::fs::renameat(dir, &aside, dir, name)?));
     if let Err(error) = renamed {
         let _ = rustix::fs::unlinkat(dir, &aside, AtFlags::empty());
         return Err(error);

@@ -324,7 +324,8 @@ impl Home {
     }
 
     /// The name of what is kept of a scope.
-    pub(crate) fn scope_hash(&self, scope: &Scope) -> String {
+    #[must_use]
+    pub fn scope_hash(&self, scope: &Scope) -> String {
         hex(&self.keyed(&[b"scope", scope.as_str().as_bytes()]).as_bytes()[..16])
     }
 
@@ -429,6 +430,7 @@ fn make(path: &Path, asked: Asked<'_>) -> io::Result<()> {
     for name in ["jobs", "open", "tmp", "checkpoints", "tombstones", "fences"] {
         files::ensure_dir(dir, name)?;
     }
+    crate::marks::make(dir)?;
     let mut random = [0u8; 40];
     fill_random(&mut random)?;
     let identity = Identity {

@@ -8,7 +8,7 @@
 //! - [`home`] and [`job`]: where jobs live, and what a look at one finds.
 //! - [`reading`] and [`defaults`]: what a command's text says before it runs, and what it is given where nobody says.
 //! - [`admit`]: a command becomes a job, once. [`fence`]: what is stale or sealed is refused.
-//! - [`launch`]: a keeper is started for it.
+//! - [`launch`]: a keeper is started for it; [`nest`]: quickly, where many are.
 //! - [`keeper`]: what the keeper does: warden, scribe, containment.
 //! - [`control`]: talking to a living keeper.
 //! - `contain`: what owns the process tree; `start`: the mark that decides who may start it.
@@ -34,6 +34,7 @@ pub mod launch;
 pub mod log;
 pub mod marks;
 pub mod masks;
+pub mod nest;
 pub mod probe;
 pub mod reading;
 pub mod settle;

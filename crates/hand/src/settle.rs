@@ -349,10 +349,11 @@ fn finish(home: &Home, job: &Job, facts: &JobFacts, proof: DeathProof) -> io::Re
         (None, true) => Cause::Reboot,
         (None, false) => Cause::KeeperLost,
     };
-    let terminal_mutation = match marks::take(home.dir(), job.id()) {
-        Ok(mark) => TerminalMutation::Marked { mark },
-        Err(error) => TerminalMutation::Unknown { why: error.to_string() },
-    };
+    let terminal_mutation =
+        match marks::take(home.dir(), job.id()).and_then(|mark| marks::sync(home.dir()).map(|()| mark)) {
+            Ok(mark) => TerminalMutation::Marked { mark },
+            Err(error) => TerminalMutation::Unknown { why: error.to_string() },
+        };
     let (boundary, isolation) = match &facts.start {
         Some(StartMark::Keeper(mark)) => (Some(mark.boundary), Some(mark.isolation)),
         _ => (None, None),

@@ -4,7 +4,7 @@ use crate::answer;
 use crate::guard::Admittance;
 use http::StatusCode;
 use outlast_core::bytes::Bytes;
-use outlast_core::id::JobId;
+use outlast_core::id::{JobId, Scope};
 use outlast_core::spec::{Command, JobKind, Limits, Manner, Stdin, Work};
 use outlast_core::time::Millis;
 use outlast_hand::admit::{Admitted, Find, Refusal, Request, admit_with};
@@ -13,7 +13,8 @@ use outlast_hand::defaults;
 use outlast_hand::gc::Tombstone;
 use outlast_hand::home::Home;
 use outlast_hand::job::Job;
-use outlast_hand::launch::{Launch, launch};
+use outlast_hand::launch::{Held, Launch, hold};
+use outlast_hand::nest::Nest;
 use outlast_hand::reading;
 use outlast_scrub::secrets::Secrets;
 use outlast_wire::admission::{Admission, Caller, LimitsAsked, StdinFrom};
@@ -24,6 +25,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The program whose version a resumable command's save is for.
 const TOOL_VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -35,6 +37,8 @@ pub(crate) struct Ground {
     pub(crate) environment: BTreeMap<OsString, OsString>,
     /// The keeper's program.
     pub(crate) keeper: Option<PathBuf>,
+    /// Where keepers come from, where one could be had.
+    pub(crate) nest: Option<Arc<Nest>>,
 }
 
 /// The job that answers.
@@ -83,7 +87,7 @@ pub(crate) fn admit(
         None => cwd.clone(),
     };
     let spool = match &admission.stdin {
-        StdinFrom::Spooled { spool } => Some(spooled(spool)?),
+        StdinFrom::Spooled { spool } => Some(spooled(home, &admittance.scope, spool)?),
         StdinFrom::Null | StdinFrom::Open => None,
     };
     let stdin = match (&admission.stdin, &spool) {
@@ -129,12 +133,19 @@ pub(crate) fn admit(
         run: admission.run,
         brain: admission.brain,
     };
-    match admit_with(home, &request, lives).map_err(|refusal| refused(&refusal))? {
+    let how = Launch {
+        watch_output: false,
+        program: ground.keeper.clone(),
+        environment: environment(ground, admission.inherited, &secrets),
+        nest: ground.nest.clone(),
+    };
+    // Its keeper prepares itself while the job becomes durable, and starts the command after that.
+    let mut held = None;
+    let admitted = admit_with(home, &request, lives, &mut |job| held = hold(job, &how).ok());
+    match admitted.map_err(|refusal| refused(&refusal))? {
         Admitted::New(job) => {
-            let environment = environment(ground, admission.inherited, &secrets);
-            let how = Launch { watch_output: false, program: ground.keeper.clone(), environment };
             // What cannot be launched is settled as never started; the job's own answer says so.
-            let watch = launch(&job, &how).ok().map(|launched| launched.watch);
+            let watch = held.map(|held: Held| held.go().watch);
             Ok(Answered::Here(job, Arrival::Admitted, watch))
         }
         Admitted::Existing(job) => Ok(Answered::Here(job, Arrival::Existing, None)),
@@ -241,18 +252,23 @@ struct SpooledInput {
     bytes: u64,
 }
 
-/// The name of a spool: its file below `tmp`, whose name tells hash and length, so that it is read once.
-pub(crate) fn spool_name(random: &str, blake3: &str, bytes: u64) -> String {
-    format!("spool.{random}.{blake3}.{bytes}")
+/// The name of a spool: its file below `tmp`, whose name tells hash and length, so that it is read once, and the scope it
+/// was made under, so that no other takes it.
+pub(crate) fn spool_name(home: &Home, scope: &Scope, random: &str, blake3: &str, bytes: u64) -> String {
+    format!("spool.{random}.{}.{blake3}.{bytes}", home.scope_hash(scope))
 }
 
-fn spooled(spool: &str) -> Result<SpooledInput, Problem> {
+fn spooled(home: &Home, scope: &Scope, spool: &str) -> Result<SpooledInput, Problem> {
     let unknown = || {
         bad("NO_SUCH_SPOOL", "there is no such spooled input here")
             .remedy("spool it again: it is kept for an hour, and one admission takes it")
     };
     let parts: Vec<&str> = spool.split('.').collect();
-    let ["spool", random, blake3, count] = parts.as_slice() else { return Err(unknown()) };
+    let ["spool", random, made_under, blake3, count] = parts.as_slice() else { return Err(unknown()) };
+    // As one that does not exist: nothing tells what others have spooled.
+    if *made_under != home.scope_hash(scope) {
+        return Err(unknown());
+    }
     let hexadecimal = |text: &str| text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let bytes = count.parse().ok().filter(|_| random.len() == 24 && blake3.len() == 64);
     let Some(bytes) = bytes.filter(|_| hexadecimal(random) && hexadecimal(blake3)) else {

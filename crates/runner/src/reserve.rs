@@ -3,12 +3,14 @@
 
 use outlast_hand::files;
 use outlast_hand::home::Home;
+use outlast_hand::nest::Nest;
 use rustix::fs::FlockOperation;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The lock a runner holds on its home.
 pub(crate) const LOCK: &str = "runner.lock";
@@ -26,6 +28,8 @@ pub(crate) struct Reserve {
     pub(crate) epoch: u64,
     /// The bound on connections that the limit on open files leaves.
     pub(crate) connections: usize,
+    /// Where keepers come from.
+    pub(crate) nest: Option<Arc<Nest>>,
     group: Option<Group>,
 }
 
@@ -40,7 +44,7 @@ struct Record {
 }
 
 /// Takes the home for this runner; `None` where another one serves it.
-pub(crate) fn take(home: &Home, connections: usize) -> io::Result<Option<Reserve>> {
+pub(crate) fn take(home: &Home, connections: usize, keeper: Option<&Path>) -> io::Result<Option<Reserve>> {
     let lock = files::open_lock_file(home.dir(), LOCK)?;
     if !files::try_lock(&lock, FlockOperation::NonBlockingLockExclusive)? {
         return Ok(None);
@@ -59,11 +63,13 @@ pub(crate) fn take(home: &Home, connections: usize) -> io::Result<Option<Reserve
         Err(error) if error.kind() != io::ErrorKind::StorageFull => return Err(error),
         _ => {}
     }
+    // Before what follows: keepers and their commands have none of it.
+    let nest = Nest::start(keeper).ok().map(Arc::new);
     let _ = outlast_sys::prctl::set_dumpable(false);
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     let open_files = raise_open_files();
     let connections = connections.min(open_files.saturating_sub(DESCRIPTORS) / 4).max(8);
-    Ok(Some(Reserve { _lock: lock, epoch, connections, group: own_group(home) }))
+    Ok(Some(Reserve { _lock: lock, epoch, connections, nest, group: own_group(home) }))
 }
 
 /// Raises the limit on open files as far as this user may, and says what it is.

@@ -9,12 +9,12 @@ use crate::output;
 use crate::pool::Lanes;
 use crate::reserve::{self, Reserve};
 use crate::settings::Settings;
-use crate::shared::{BODY_MEMORY, BODY_PIECE, Shared};
+use crate::shared::{BODY_MEMORY, BODY_PIECE, Calls, Shared};
 use crate::tokens::Tokens;
 use outlast_hand::home::{Home, HomeError};
 use outlast_hand::{gc, job, probe};
-use outlast_sys::Signal;
 use outlast_sys::signals::SignalFd;
+use outlast_sys::{Signal, mem};
 use outlast_wire::hello::{Hello, Limits, Offer};
 use outlast_wire::{limits, version};
 use std::io;
@@ -32,6 +32,8 @@ pub const SOCKET: &str = "runner.sock";
 
 /// How long connections have to finish when the runner ends.
 pub(crate) const FINISH_WITHIN: Duration = Duration::from_secs(2);
+/// The memory of all answers, in the pieces that they take.
+const ANSWERS: usize = (output::MEMORY / output::LEAST) as usize;
 /// How often the home is tidied, at most (the hand itself keeps to once an hour).
 const TIDY_EVERY: Duration = Duration::from_secs(600);
 
@@ -53,6 +55,9 @@ pub enum ServeError {
         #[source]
         source: io::Error,
     },
+    /// What it was told cannot be, wherever it runs. Nothing was done.
+    #[error("{0}")]
+    Argument(String),
     /// Who may call.
     #[error("{0}")]
     Access(String),
@@ -82,15 +87,24 @@ pub struct Ready {
 /// # Errors
 /// [`ServeError`]. Jobs and keepers are not touched by it.
 pub fn serve(settings: Settings, ready: impl FnOnce(&Ready)) -> Result<(), ServeError> {
+    settings.check().map_err(ServeError::Argument)?;
+    // Before anything is made: a file that is not in order leaves nothing behind.
+    let tokens = match &settings.token_file {
+        None => None,
+        Some(path) => Some(Tokens::open(path).map_err(|error| ServeError::Access(error.to_string()))?),
+    };
     let system = |doing| move |source| ServeError::System { doing, source };
     // Before any thread exists, so that they all have them blocked.
     let signals = SignalFd::new(&[Signal::TERM, Signal::INT, Signal::HUP, Signal::PIPE])
         .map_err(|errno| system("watching for signals")(errno.into()))?;
     let home = Home::open_as(&settings.home, settings.sandbox.as_deref(), settings.sandbox_generation)?;
-    let reserve = reserve::take(&home, crate::settings::CONNECTIONS).map_err(system("taking the home"))?;
+    let reserve = reserve::take(&home, crate::settings::CONNECTIONS, settings.keeper.as_deref())
+        .map_err(system("taking the home"))?;
     let Some(reserve) = reserve else { return Err(ServeError::Served(settings.home)) };
     // Before any thread exists: what a namespace needs can be tried by a process with one thread only.
     let hello = hello_of(&home, &reserve).map_err(system("looking around"))?;
+    // Before any thread exists: what their heaps would keep of large answers is more than sharing one costs.
+    mem::share_one_heap();
     let lanes = Lanes::start().map_err(system("starting threads"))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -98,14 +112,17 @@ pub fn serve(settings: Settings, ready: impl FnOnce(&Ready)) -> Result<(), Serve
         .build()
         .map_err(system("starting the event loop"))?;
     let home = Arc::new(home);
-    let served = runtime.block_on(run(settings, Arc::clone(&home), lanes, &reserve, hello, signals, ready));
+    let served =
+        runtime.block_on(run(settings, tokens, Arc::clone(&home), lanes, &reserve, hello, signals, ready));
     drop(runtime);
     reserve.release();
     served
 }
 
+#[expect(clippy::too_many_arguments, reason = "what was taken before the event loop began, each once")]
 async fn run(
     settings: Settings,
+    tokens: Option<Tokens>,
     home: Arc<Home>,
     lanes: Lanes,
     reserve: &Reserve,
@@ -113,10 +130,6 @@ async fn run(
     signals: SignalFd,
     ready: impl FnOnce(&Ready),
 ) -> Result<(), ServeError> {
-    let tokens = match &settings.token_file {
-        None => None,
-        Some(path) => Some(Tokens::open(path).map_err(|error| ServeError::Access(error.to_string()))?),
-    };
     let (close, closing) = watch::channel(false);
     let hub = Arc::new(Hub::new(Arc::clone(&home), lanes.clone()));
     let state = Arc::new(Shared {
@@ -125,13 +138,15 @@ async fn run(
         ground: Arc::new(Ground {
             environment: settings.environment.clone(),
             keeper: settings.keeper.clone(),
+            nest: reserve.nest.clone(),
         }),
         readers: Arc::default(),
         hello,
         bodies: Arc::new(Semaphore::new(BODY_MEMORY / BODY_PIECE)),
-        answers: Arc::new(Semaphore::new((output::MEMORY / output::LEAST) as usize)),
+        answers: Arc::new(Semaphore::new(ANSWERS)),
         holders: Arc::default(),
         reading: AtomicUsize::new(0),
+        calls: Calls::default(),
         closing: closing.clone(),
         lanes,
         home,
@@ -165,6 +180,7 @@ async fn wait_for_end(
     let told = AsyncFd::new(signals.as_fd()).map_err(failed)?;
     let mut idle_since: Option<Instant> = None;
     let mut told_problem = None;
+    let mut ebbed = false;
     loop {
         let look = tokio::time::timeout(Duration::from_secs(1), told.readable()).await;
         if let Ok(ready) = look {
@@ -182,6 +198,15 @@ async fn wait_for_end(
             eprintln!("outlast-hand: {}", problem.as_deref().unwrap_or("the token file is read again"));
             told_problem = problem;
         }
+        // Twice in a row, so that what ended at this moment has let go of its memory.
+        let before = std::mem::replace(&mut ebbed, has_ebbed(state));
+        if before && ebbed {
+            state.calls.begin_anew();
+            ebbed = false;
+            let lanes = state.lanes.clone();
+            // On a thread of its own: for the moment that it takes, none of those that allocate waits for it but by chance.
+            tokio::spawn(async move { lanes.settle.run(mem::give_back).await });
+        }
         let Some(most) = idle_exit else { continue };
         if connections.count() > 0 || state.hub.open_jobs() > 0 {
             idle_since = None;
@@ -189,6 +214,12 @@ async fn wait_for_end(
             return Ok(());
         }
     }
+}
+
+/// Whether many calls have ended, and nobody is being answered. What they took is free by then, but the allocator keeps it:
+/// its free pieces lie between what is still in use, and it takes the large ones for such as will be wanted again.
+fn has_ebbed(state: &Shared) -> bool {
+    state.calls.have_ebbed() && state.answers.available_permits() == ANSWERS
 }
 
 async fn tidy_for_ever(state: Arc<Shared>) {

@@ -6,7 +6,7 @@
 //!
 //! In reading order: [`spawn`] starts the command and [`fork`] the keeper's own second process; [`wait`] and
 //! [`pidfd`] learn how processes ended; [`prctl`], [`proc_tree`], [`cgroup`] and [`ns`] contain and find what
-//! the command started; [`signals`], [`mod@file`], [`unix`], [`pty`] and [`mem`] are the tools of the two
+//! the command started; [`signals`], [`mod@file`], [`unix`], [`pty`], [`title`] and [`mem`] are the tools of the two
 //! event loops.
 #![allow(unsafe_code, reason = "the one crate that may: the rest of the workspace denies it")]
 
@@ -24,6 +24,7 @@ pub mod proc_tree;
 pub mod pty;
 pub mod signals;
 pub mod spawn;
+pub mod title;
 pub mod unix;
 pub mod wait;
 

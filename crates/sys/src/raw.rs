@@ -2,6 +2,7 @@
 
 use core::ffi::{c_int, c_long, c_void};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use rustix::process::Pid;
@@ -322,11 +323,15 @@ impl Drop for AllBlocked {
     }
 }
 
+/// The signals whose disposition may be another than the default, by their bits; all until somebody has looked.
+pub(crate) static NOT_DEFAULT: AtomicU64 = AtomicU64::new(u64::MAX);
+
 /// Sets all signals of this process back to their default disposition, ignored ones included.
 pub(crate) fn default_dispositions() {
     // An all-zero `struct sigaction` of the kernel says SIG_DFL, no flags, empty mask, on every architecture.
     let zero = [0u64; 4];
-    for signal in 1..=64usize {
+    let suspects = NOT_DEFAULT.load(Ordering::Relaxed);
+    for signal in (1..=64usize).filter(|signal| suspects & 1 << (signal - 1) != 0) {
         // SAFETY: the kernel reads at most the 32 bytes given and writes nothing. KILL and STOP are refused
         // with an error, which is as it should be.
         let _ = unsafe {

@@ -2,6 +2,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -116,7 +117,26 @@ pub fn block(signals: &[Signal]) {
 /// after this it ends the process. Signals that were pending take effect at once.
 pub fn reset() {
     raw::default_dispositions();
+    raw::NOT_DEFAULT.store(0, Ordering::Relaxed);
     raw::set_mask(0);
+}
+
+/// Looks which signals have another disposition than the default, so that children need not be given the default of all
+/// 64. To be called once nothing changes dispositions any more but [`ignore`] and [`reset`].
+///
+/// # Errors
+/// Where `/proc` does not tell; all are reset then, as before.
+pub fn look_at_dispositions() -> std::io::Result<()> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let set = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        u64::from_str_radix(line.trim(), 16).ok()
+    };
+    let (Some(ignored), Some(caught)) = (set("SigIgn:"), set("SigCgt:")) else {
+        return Err(std::io::ErrorKind::InvalidData.into());
+    };
+    raw::NOT_DEFAULT.store(ignored | caught, Ordering::Relaxed);
+    Ok(())
 }
 
 /// Has the whole process ignore `signal`.
@@ -126,6 +146,7 @@ pub fn reset() {
 /// # Errors
 /// `EINVAL` for `KILL` and `STOP`.
 pub fn ignore(signal: Signal) -> Result<(), Errno> {
+    raw::NOT_DEFAULT.fetch_or(1 << (signal.as_raw() - 1), Ordering::Relaxed);
     // The kernel's struct: SIG_IGN as handler, no flags, empty mask.
     let action = [libc::SIG_IGN as u64, 0, 0, 0];
     // SAFETY: the kernel reads at most these 32 bytes; an ignored signal runs no code of ours.

@@ -5,13 +5,17 @@
 //! job's directory may lie deeper. Nothing here blocks and nothing raises `SIGPIPE`.
 
 use std::ffi::OsStr;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
 use rustix::process::Pid;
 
 use crate::raw;
@@ -126,6 +130,66 @@ pub fn recv(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno
     }
 }
 
+/// Most descriptors that one message passes on.
+pub const DESCRIPTORS: usize = 4;
+
+/// Sends one message, and with it descriptors: the receiver gets its own of what they name.
+///
+/// # Errors
+/// As [`send`]; `EINVAL` beyond [`DESCRIPTORS`].
+pub fn send_with(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
+    if message.is_empty() || descriptors.len() > DESCRIPTORS {
+        return Err(Errno::INVAL);
+    }
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    let mut passed = SendAncillaryBuffer::new(&mut space);
+    if !passed.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(Errno::INVAL);
+    }
+    loop {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        match rustix::net::sendmsg(socket, &[IoSlice::new(message)], &mut passed, flags) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Receives one message with what descriptors came with it, which are closed on exec. Those of a message that does not
+/// fit are closed.
+///
+/// # Errors
+/// As [`recv`].
+pub fn recv_with(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<(Received, Vec<OwnedFd>), Errno> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS))];
+    loop {
+        let mut passed = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut passed, flags) {
+            Ok(got) => {
+                let descriptors = passed.drain().filter_map(|message| match message {
+                    RecvAncillaryMessage::ScmRights(rights) => Some(rights),
+                    _ => None,
+                });
+                let descriptors: Vec<OwnedFd> = descriptors.flatten().collect();
+                return Ok(match got.bytes {
+                    0 => (Received::Closed, descriptors),
+                    bytes if got.flags.contains(ReturnFlags::TRUNC) => (Received::TooLong(bytes), Vec::new()),
+                    bytes => (Received::Message(bytes), descriptors),
+                });
+            }
+            Err(Errno::AGAIN) => return Ok((Received::Nothing, Vec::new())),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
 /// Who is at the other end: as of its `connect`, `listen` or pair, whoever holds the descriptor now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -233,6 +297,31 @@ mod tests {
         assert!(sent > 0);
         assert_eq!(full, Errno::AGAIN);
         drop(a);
+    }
+
+    #[test]
+    fn descriptors_go_with_their_message() {
+        let (a, b) = pair().unwrap();
+        let (inner, other) = pair().unwrap();
+        let mut buffer = [0; 8];
+        assert_eq!(recv_with(b.as_fd(), &mut buffer).unwrap().0, Received::Nothing);
+        send_with(a.as_fd(), b"two", &[inner.as_fd(), inner.as_fd()]).unwrap();
+        send_with(a.as_fd(), b"none", &[]).unwrap();
+        send_with(a.as_fd(), b"much too long", &[inner.as_fd()]).unwrap();
+        assert_eq!(send_with(a.as_fd(), b"five", &[inner.as_fd(); 5]), Err(Errno::INVAL));
+        drop(inner);
+        let (received, mut descriptors) = recv_with(b.as_fd(), &mut buffer).unwrap();
+        assert_eq!((received, descriptors.len()), (Received::Message(3), 2));
+        let passed = descriptors.pop().unwrap();
+        assert!(rustix::io::fcntl_getfd(&passed).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+        send(passed.as_fd(), b"hello").unwrap();
+        assert_eq!(recv(other.as_fd(), &mut buffer).unwrap(), Received::Message(5));
+        assert_eq!(recv_with(b.as_fd(), &mut buffer).unwrap().0, Received::Message(4));
+        let (received, none) = recv_with(b.as_fd(), &mut buffer).unwrap();
+        assert!(matches!(received, Received::TooLong(_)) && none.is_empty(), "{received:?}");
+        drop((passed, descriptors, a));
+        assert_eq!(recv(other.as_fd(), &mut buffer).unwrap(), Received::Closed);
+        assert_eq!(recv_with(b.as_fd(), &mut buffer).unwrap().0, Received::Closed);
     }
 
     #[test]

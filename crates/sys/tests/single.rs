@@ -37,6 +37,8 @@ const SCENES: &[Scene] = &[
     ("a_reset_undoes_what_was_inherited", reset),
     ("a_spawn_as_another_user_leaves_us_dumpable", dumpable),
     ("what_a_keeper_says_of_itself_holds", said),
+    ("ignored_signals_reach_no_child", looked_at),
+    ("a_process_shows_the_command_line_it_set", command_line),
     ("namespaces_as_we_are", namespaces),
     ("namespaces_as_an_ordinary_user", namespaces_unprivileged),
 ];
@@ -218,6 +220,45 @@ fn failed_spawn() {
     // Even while the kernel reaps children by itself.
     signals::ignore(Signal::CHILD).unwrap();
     assert_eq!(Spawn::new(c("/nonexistent")).spawn().unwrap_err().errno, Errno::NOENT);
+}
+
+/// Ignored signals reach no child, whether or not it was looked which there are.
+fn looked_at() {
+    let ignored = || {
+        let mut spawn = Spawn::new(c("/bin/sh"));
+        spawn.args([c("-c"), c("grep -q '^SigIgn:.0*$' /proc/self/status")]);
+        let spawned = spawn.spawn().unwrap();
+        match wait_pidfd(spawned.pidfd.as_fd(), Children::Ordinary, false).unwrap() {
+            WaitOutcome::Reaped { status, .. } => status,
+            other => panic!("{other:?}"),
+        }
+    };
+    signals::ignore(Signal::USR1).unwrap();
+    assert_eq!(ignored(), Status::Exited(0));
+    signals::look_at_dispositions().unwrap();
+    assert_eq!(ignored(), Status::Exited(0));
+    signals::ignore(Signal::USR2).unwrap();
+    assert_eq!(ignored(), Status::Exited(0));
+    signals::reset();
+    assert_eq!(ignored(), Status::Exited(0));
+    assert!(fs::read_to_string("/proc/self/status").unwrap().contains("SigIgn:\t0000000000000000"));
+}
+
+fn command_line() {
+    let shown = || fs::read("/proc/self/cmdline").unwrap();
+    let before = shown();
+    let line = outlast_sys::title::CommandLine::find().unwrap();
+    line.show(&[b"a", b"b c"]);
+    let after = shown();
+    assert!(after.starts_with(b"a\0b c\0") && after[6..].iter().all(|byte| *byte == 0), "{after:?}");
+    assert_eq!(after.len(), before.len());
+    let long = [b'x'; 9000];
+    line.show(&[&long]);
+    let cut = shown();
+    assert_eq!(cut.len(), before.len());
+    assert!(cut[..cut.len() - 1].iter().all(|byte| *byte == b'x') && cut.ends_with(&[0]));
+    // What lies behind them is whole.
+    assert!(std::env::vars_os().any(|(name, _)| name == "PATH"));
 }
 
 fn refused_fork() {

@@ -216,6 +216,46 @@ fn a_home_has_one_runner() {
     });
 }
 
+/// Keepers come out of the runner's nest. Without it they are started as programs, and none that it bore notices its end.
+#[test]
+fn a_nest_that_is_gone_is_missed_by_nobody() {
+    scene("nest", async |scene| {
+        let name =
+            |process: Pid| std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let parent_of = |view: &outlast_wire::view::JobView| {
+            crate::ground::parent_of(warden_of(view)).and_then(Pid::from_raw).unwrap()
+        };
+        let client = scene.client().await;
+        let born = started(&client, &scene.sh("born", "exec sleep 600")).await;
+        let nest = parent_of(&born);
+        assert_eq!(name(nest), "outlast-nest\n");
+        let environment = std::fs::read(format!("/proc/{nest}/environ")).unwrap();
+        assert!(environment.is_empty(), "what it does not have it cannot tell");
+        kill(nest);
+        until("the end of the nest", || (!crate::ground::lives(nest)).then_some(())).await;
+        let loaded = started(&client, &scene.sh("loaded", "exec sleep 600")).await;
+        assert_ne!(name(parent_of(&loaded)), "outlast-nest\n");
+        for job in [born.job_id, loaded.job_id] {
+            let receipt = stop_now(&client, job).await;
+            assert_eq!(receipt.cause, Cause::Stop { id: "the-end".into() });
+        }
+        drop(client);
+        // The next runner has its own, which goes with it.
+        scene.end_runner();
+        scene.start();
+        let client = scene.client().await;
+        let born = started(&client, &scene.sh("again", "exec sleep 600")).await;
+        let nest = parent_of(&born);
+        assert_eq!(name(nest), "outlast-nest\n");
+        scene.kill_runner();
+        until("the end of the nest", || (!crate::ground::lives(nest)).then_some(())).await;
+        assert!(crate::ground::lives(warden_of(&born)));
+        scene.start();
+        let client = scene.client().await;
+        stop_now(&client, born.job_id).await;
+    });
+}
+
 #[test]
 fn a_killed_runner_leaves_no_group() {
     scene("group", async |scene| {
@@ -496,7 +536,14 @@ fn a_later_attempt_needs_proof() {
         let admit = async |number: u32| {
             client.admit(&request_id().unwrap(), &attempt(number), Until::Started, LONG).await
         };
-        assert_eq!(problem_of(admit(2).await).code, "NO_SUCH_JOB", "it follows none");
+        for attempt in [2, 5] {
+            let refused = problem_of(admit(attempt).await);
+            assert_eq!((refused.status, refused.code.as_str()), (404, "NO_SUCH_JOB"), "it follows none");
+            // In the words of who asked: no job that was never spoken of.
+            assert!(refused.detail.contains(&format!("attempt {attempt} follows nothing")), "{refused:?}");
+            assert!(refused.job_id.is_none(), "{refused:?}");
+            assert!(refused.remedy.as_ref().unwrap().contains("admit attempt 1 first"), "{refused:?}");
+        }
         let first = admit(1).await.unwrap();
         let refused = problem_of(admit(2).await);
         assert_eq!((refused.code.as_str(), refused.job_id), ("NOT_PROVED_DEAD", Some(first.job_id)));

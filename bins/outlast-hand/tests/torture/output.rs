@@ -240,6 +240,7 @@ fn secrets_are_masked_across_pieces_and_in_both_streams() {
         watch_output: false,
         program: Some(crate::support::keeper_program()),
         environment: vec![("PATH".into(), "/usr/bin:/bin".into()), ("TOKEN".into(), secret.into())],
+        nest: None,
     };
     let launched = outlast_hand::launch::launch(&job, &how).unwrap();
     wait_for("a receipt", || job.receipt().unwrap());

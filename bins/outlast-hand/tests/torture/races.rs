@@ -1,7 +1,8 @@
 //! Many at once: admissions, settlers, keepers.
 
 use crate::support::{
-    Ground, Random, exited, kill, launch_keeper, settle_now, stop_request, try_launch, wait_for,
+    Ground, Random, exited, how, keeper_program, kill, launch_keeper, modes, settle_now, stop_request,
+    try_launch, wait_for,
 };
 use outlast_core::evidence::Evidence;
 use outlast_core::exit::{Exit, NotStarted};
@@ -14,8 +15,10 @@ use outlast_core::time::Millis;
 use outlast_hand::admit::{Admitted, Find, Refusal, Request, admit};
 use outlast_hand::control;
 use outlast_hand::home::Home;
+use outlast_hand::launch::{Launch, hold};
+use outlast_hand::nest::Nest;
 use outlast_hand::settle::{Outcome, Settle, settle};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 /// Does the same from eight threads at the same moment, each with the home opened for itself.
@@ -219,6 +222,37 @@ fn a_keeper_that_comes_after_the_settler_starts_nothing() {
         outlast_core::ledger::Summary::default(),
         "it noted something about a job that is not its own"
     );
+}
+
+/// A keeper prepares itself while its job becomes durable. One that never gets leave has started nothing, whatever became of
+/// its launcher, and the job is settled as never started.
+#[test]
+fn a_keeper_without_leave_starts_nothing() {
+    crate::support::be_init();
+    let ground = Ground::new("no-leave");
+    let ran = ground.file("ran");
+    let nest = Arc::new(Nest::start(Some(&keeper_program())).unwrap());
+    let nests = [None, Some(nest)];
+    for (nest, mode) in nests.iter().flat_map(|nest| modes().into_iter().map(move |mode| (nest, mode))) {
+        let mut ask = ground.ask_argv(&["touch", ran.to_str().unwrap()]);
+        ask.work.containment = Some(mode);
+        let job = ground.admit(&ask);
+        let how = Launch { nest: nest.clone(), ..how() };
+        let held = hold(&job, &how).unwrap();
+        // It has come as far as it may.
+        wait_for("the keeper to listen", || job.path().join("control").exists().then_some(()));
+        std::thread::sleep(Duration::from_millis(20));
+        assert!(job.start_mark().unwrap().is_none(), "{mode:?}: it took the start mark");
+        drop(held);
+        wait_for("the keeper to go", || ground.processes().is_empty().then_some(()));
+        assert!(job.start_mark().unwrap().is_none() && !ran.exists(), "{mode:?}");
+        // Who comes with leave runs it.
+        let launched = hold(&job, &how).unwrap().go();
+        let receipt = wait_for("a receipt", || job.receipt().unwrap());
+        assert_eq!((receipt.exit, ran.exists()), (exited(0), true), "{mode:?}");
+        drop(launched);
+        std::fs::remove_file(&ran).unwrap();
+    }
 }
 
 #[test]

@@ -57,7 +57,7 @@ fn a_job_does_not_carry_the_marks_of_the_job_that_started_it() {
     for mark in ["OUTLAST_JOB_ID", "OUTLAST_PROGRESS", "OUTLAST_CHECKPOINT", "OUTLAST_STAGES"] {
         environment.push((mark.into(), "of-the-outer-job".into()));
     }
-    let how = Launch { watch_output: false, program: Some(keeper_program()), environment };
+    let how = Launch { watch_output: false, program: Some(keeper_program()), environment, nest: None };
     let run = Run { watch: launch(&job, &how).unwrap().watch, job, said: Default::default() };
     let command = wait_for("the command", || run.command_processes().first().copied());
     let environ = wait_for("its environment", || {

@@ -442,7 +442,7 @@ pub(crate) fn lives(process: Pid) -> bool {
     !matches!(state_of(process), None | Some('Z' | 'X'))
 }
 
-fn parent_of(process: Pid) -> Option<i32> {
+pub(crate) fn parent_of(process: Pid) -> Option<i32> {
     stat_of(process)?.1.get(1)?.parse().ok()
 }
 
@@ -459,8 +459,12 @@ pub(crate) fn launch_keeper(job: &Job) -> Launched {
 }
 
 pub(crate) fn try_launch(job: &Job) -> Result<Launched, LaunchError> {
-    let how = Launch { watch_output: false, program: Some(keeper_program()), environment: environment() };
-    launch(job, &how)
+    launch(job, &how())
+}
+
+/// How keepers are started here.
+pub(crate) fn how() -> Launch {
+    Launch { watch_output: false, program: Some(keeper_program()), environment: environment(), nest: None }
 }
 
 fn environment() -> Vec<(OsString, OsString)> {

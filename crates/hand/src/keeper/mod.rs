@@ -20,6 +20,7 @@ use outlast_core::spec::Spec;
 use outlast_sys::spawn::Stage;
 use outlast_sys::unix::{self, Received};
 use outlast_sys::wait::Status;
+use serde::{Deserialize, Serialize};
 use std::ffi::{CStr, OsString};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -64,7 +65,25 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
     if verb != "keep" {
         return 2;
     }
-    match Keeper::begin(watcher, watch == "output", PathBuf::from(path)) {
+    keep(watcher, watch == "output", PathBuf::from(path), std::env::vars_os().collect())
+}
+
+/// What a watcher that launched this keeper says once the job is durable.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Go {
+    /// Start the command.
+    Go,
+}
+
+/// The whole life of a keeper. Returns its exit status.
+pub(crate) fn keep(
+    watcher: OwnedFd,
+    watch_output: bool,
+    job_path: PathBuf,
+    environment: Vec<(OsString, OsString)>,
+) -> i32 {
+    match Keeper::begin(watcher, watch_output, job_path, environment) {
         Ok(keeper) => warden::run(keeper),
         Err(error) => {
             eprintln!("outlast-hand: {error}");
@@ -74,7 +93,12 @@ pub fn main(args: impl Iterator<Item = OsString>) -> i32 {
 }
 
 impl Keeper {
-    fn begin(watcher: OwnedFd, watch_output: bool, job_path: PathBuf) -> io::Result<Keeper> {
+    fn begin(
+        watcher: OwnedFd,
+        watch_output: bool,
+        job_path: PathBuf,
+        environment: Vec<(OsString, OsString)>,
+    ) -> io::Result<Keeper> {
         let mut buffer = vec![0; MESSAGE_LIMIT];
         let plan: Plan = match unix::recv(watcher.as_fd(), &mut buffer)? {
             Received::Message(length) => serde_json::from_slice(&buffer[..length])?,
@@ -88,8 +112,24 @@ impl Keeper {
         let spec =
             crate::job::read_json(job_dir.as_fd(), crate::job::name::SPEC)?.ok_or(io::ErrorKind::NotFound)?;
         let containment = Containment::open(&plan)?;
-        let environment = std::env::vars_os().collect();
         Ok(Keeper { job_path, job_dir, home, open, spec, containment, watcher, watch_output, environment })
+    }
+
+    /// Waits for leave to start the command; `false` where the launcher has gone without giving it.
+    fn has_leave(&self) -> bool {
+        let mut buffer = [0; 64];
+        loop {
+            if crate::control::wait_readable(self.watcher.as_fd(), None).is_err() {
+                return false;
+            }
+            match unix::recv(self.watcher.as_fd(), &mut buffer) {
+                Ok(Received::Nothing) => {}
+                Ok(Received::Message(length)) => {
+                    return serde_json::from_slice::<Go>(&buffer[..length]).is_ok();
+                }
+                _ => return false,
+            }
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{files, log, marks};
 use outlast_bytelog::{DirDisk, Gap, GapCause, GapLength, Options, Resume, Stream, Writer};
 use outlast_core::id::Cursor;
 use outlast_core::ledger::{Record, StartMark};
-use outlast_core::receipt::{Drain, Output, OutputHash, TerminalMutation};
+use outlast_core::receipt::{Drain, Output, OutputHash, Receipt, TerminalMutation};
 use outlast_core::spec::Spec;
 use outlast_core::time::{Millis, Mono};
 use outlast_scrub::remainder::Remainder;
@@ -49,11 +49,27 @@ const PIPE_GROWN: usize = 1 << 20;
 /// does the kernel tell how it ended.
 const ADOPTER_PATIENCE: Millis = Millis(10_000);
 const ADOPTER_LOOKED_AT: Duration = Duration::from_millis(20);
-/// What is kept aside so that a full disk cannot prevent the receipt.
+/// What is kept aside so that a full disk cannot prevent ledger and receipt.
 const RESERVE_BYTES: u64 = 64 << 10;
-const RESERVE: &str = "reserve";
 /// A receipt that cannot be written is tried again this often.
 const RECEIPT_AGAIN: Millis = Millis(500);
+
+/// Whether a receipt names a mark. Most of its text is passed over.
+fn is_marked(text: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Named {
+        terminal_mutation: TerminalMutation,
+    }
+    serde_json::from_slice(text)
+        .is_ok_and(|Named { terminal_mutation }| matches!(terminal_mutation, TerminalMutation::Marked { .. }))
+}
+
+/// A receipt whose mark could not be made durable, and so is none.
+fn without_mark(text: &[u8], why: String) -> Option<Vec<u8>> {
+    let mut receipt: Receipt = serde_json::from_slice(text).ok()?;
+    receipt.terminal_mutation = TerminalMutation::Unknown { why };
+    serde_json::to_vec(&receipt).ok()
+}
 
 /// What a scribe is born with.
 pub(super) struct Scribe<'a> {
@@ -188,6 +204,8 @@ impl<'a> State<'a> {
             state.note(&Record::ScribeRestarted { at: clock::unix_now() });
         }
         state.tell(ToWarden::Ready);
+        // While the command begins.
+        reserve(&state.ledger);
         Ok(state)
     }
 
@@ -654,16 +672,32 @@ impl<'a> State<'a> {
     }
 
     fn write_receipt(&mut self, now: Mono) {
-        let Some((_, text)) = self.receipt.take() else { return };
-        let dir = self.scribe.job_dir;
-        let written = files::write_durably(dir, name::RECEIPT, &text).or_else(|_| {
+        let Some((_, mut text)) = self.receipt.take() else { return };
+        let (home, dir) = (self.scribe.home, self.scribe.job_dir);
+        let marked = is_marked(&text);
+        let mut unmarked = None;
+        let mut write = |text: &[u8]| {
+            files::write_durably_after(dir, name::RECEIPT, text, || match marked {
+                true => marks::sync(home).inspect_err(|error| unmarked = Some(error.to_string())),
+                false => Ok(()),
+            })
+        };
+        let mut written = write(&text);
+        if written.is_err() {
             // What was kept aside for this moment.
-            let _ = rustix::fs::unlinkat(dir, RESERVE, rustix::fs::AtFlags::empty());
-            files::write_durably(dir, name::RECEIPT, &text)
-        });
+            give_back_reserve(&self.ledger);
+            written = write(&text);
+        }
+        if written.is_err()
+            && let Some(why) = unmarked
+            && let Some(without) = without_mark(&text, why)
+        {
+            text = without;
+            written = files::write_durably(dir, name::RECEIPT, &text);
+        }
         match written {
             Ok(()) => {
-                let _ = rustix::fs::unlinkat(dir, RESERVE, rustix::fs::AtFlags::empty());
+                give_back_reserve(&self.ledger);
                 self.tell(ToWarden::Settled);
                 self.finished = true;
             }
@@ -747,12 +781,15 @@ fn hold_leader(pid: u32, start_time: u64) -> Option<(Pid, OwnedFd)> {
     (pidfd::start_time(pid) == Some(start_time)).then_some((pid, fd))
 }
 
-/// Sets disk space aside for the receipt.
-pub(super) fn reserve(dir: BorrowedFd<'_>) {
-    let flags = rustix::fs::OFlags::WRONLY | rustix::fs::OFlags::CREATE | rustix::fs::OFlags::CLOEXEC;
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    if let Ok(file) = rustix::fs::openat(dir, RESERVE, flags, mode) {
-        let _ = rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, RESERVE_BYTES);
+/// Keeps room for the ledger, and for the receipt of a job that ends on a full disk, as blocks behind the ledger's end.
+fn reserve(ledger: &std::fs::File) {
+    let _ = rustix::fs::fallocate(ledger, rustix::fs::FallocateFlags::KEEP_SIZE, 0, RESERVE_BYTES);
+}
+
+/// Frees the blocks behind the end: a file that is cut to the length it has loses them.
+fn give_back_reserve(ledger: &std::fs::File) {
+    if let Ok(there) = ledger.metadata() {
+        let _ = ledger.set_len(there.len());
     }
 }
 

@@ -163,7 +163,10 @@ fn a_keeper_that_is_watched_is_not_looked_at() {
         asked.set(asked.get() + 1);
         id == other.id()
     };
-    assert!(matches!(admit_with(&ground.home, &ground.ask(Some("k")), &lives), Ok(Admitted::New(_))));
+    assert!(matches!(
+        admit_with(&ground.home, &ground.ask(Some("k")), &lives, &mut |_| {}),
+        Ok(Admitted::New(_))
+    ));
     assert_eq!(asked.get(), 1);
     // Without the word of the caller its lock is tried, and it is free: nothing is started beside a lost job.
     assert!(

@@ -64,7 +64,6 @@ impl<'k> Starting<'k> {
         let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
         let listener = unix::listen(keeper.job_dir.as_fd(), OsStr::new(name::CONTROL), mode)?;
         let prepared = Prepared::new(&keeper.job_path, &keeper.spec, &keeper.environment)?;
-        scribe::reserve(keeper.job_dir.as_fd());
         Ok(Starting {
             keeper,
             signals,
@@ -81,11 +80,12 @@ impl<'k> Starting<'k> {
 
     pub(super) fn go(self) -> i32 {
         let keeper = self.keeper;
+        let may = keeper.has_leave();
         let started = clock::mono_now();
-        match self.take_start_mark(started) {
+        match if may { self.take_start_mark(started) } else { Ok(false) } {
             Ok(true) => {}
             Ok(false) => {
-                // Somebody settled it, or another keeper had it: nothing is ours to start.
+                // Somebody settled it, another keeper had it, or its launcher gave it up: nothing is ours to start.
                 let _ = rustix::fs::unlinkat(&keeper.job_dir, name::CONTROL, AtFlags::empty());
                 let id = keeper.spec.job_id.to_string();
                 let _ = rustix::fs::unlinkat(&keeper.open, id.as_str(), AtFlags::empty());
