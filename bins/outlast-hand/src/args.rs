@@ -1,9 +1,10 @@
 //! What the command line says, and what went wrong.
 
+use lexopt::Parser;
 use outlast_hand::home::Home;
-use std::ffi::OsString;
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 
 /// Why the program ends without having done what it was asked for.
 #[derive(Debug)]
@@ -56,12 +57,34 @@ impl From<lexopt::Error> for Failure {
     }
 }
 
+/// The value of an option that is a text. The parser's own word for what is wrong with one does not say of which option.
+pub(crate) fn text(parser: &mut Parser, option: &str) -> Result<String, Failure> {
+    let value = parser.value()?.into_string();
+    value.map_err(|value| Failure::usage(format!("{option} {}: it is not UTF-8", value.display())))
+}
+
+/// The value of an option that is a number; `expected` says which.
+pub(crate) fn number<N: FromStr>(parser: &mut Parser, option: &str, expected: &str) -> Result<N, Failure> {
+    let value = parser.value()?;
+    let read = value.to_str().and_then(|text| text.parse().ok());
+    read.ok_or_else(|| Failure::usage(format!("{option} {}: say {expected}", value.display())))
+}
+
+/// The value of an option that is a path. An empty one names nothing, which is a variable that was not set rather than
+/// the folder one happens to be in.
+pub(crate) fn path(parser: &mut Parser, option: &str) -> Result<PathBuf, Failure> {
+    let value = parser.value()?;
+    if value.is_empty() {
+        return Err(Failure::usage(format!("{option} names nothing")));
+    }
+    Ok(value.into())
+}
+
 /// The home that `--home` names, else the usual one.
-pub(crate) fn home(named: Option<OsString>) -> Result<PathBuf, Failure> {
+pub(crate) fn home(named: Option<PathBuf>) -> Result<PathBuf, Failure> {
     match named {
-        Some(path) if path.is_empty() => Err(Failure::usage("--home names nothing")),
         // A relative one would mean another home in each folder.
-        Some(path) => std::path::absolute(PathBuf::from(path)).map_err(|error| Failure::of(&error)),
+        Some(path) => std::path::absolute(path).map_err(|error| Failure::of(&error)),
         None => Home::locate().map_err(|error| Failure::of(&error)),
     }
 }

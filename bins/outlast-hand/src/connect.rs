@@ -1,6 +1,6 @@
 //! `outlast-hand connect`.
 
-use crate::args::{Failure, home};
+use crate::args::{self, Failure, home};
 use lexopt::{Arg, Parser};
 use outlast_hand::home::Home;
 use outlast_runner::connect;
@@ -19,8 +19,9 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let (mut named_home, mut may_start) = (None, true);
     while let Some(arg) = parser.next()? {
         match arg {
-            Arg::Long("home") => named_home = Some(parser.value()?),
+            Arg::Long("home") => named_home = Some(args::path(&mut parser, "--home")?),
             Arg::Long("no-start") => may_start = false,
+            Arg::Long("help") | Arg::Short('h') => return crate::help::of(&[crate::help::CONNECT]),
             other => return Err(other.unexpected().into()),
         }
     }

@@ -1,8 +1,10 @@
 //! `outlast-hand serve`.
 
-use crate::args::{Failure, home};
-use lexopt::{Arg, Parser, ValueExt};
+use crate::args::{self, Failure, home};
+use crate::help;
+use lexopt::{Arg, Parser};
 use outlast_core::id::SandboxGeneration;
+use outlast_hand::home::HomeError;
 use outlast_runner::serve::{Ready, ServeError, serve};
 use outlast_runner::settings::{Dial, INHERITED, Listen, Settings, TlsFiles};
 use std::ffi::OsString;
@@ -11,10 +13,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
-    let settings = settings(args)?;
+    let Some(settings) = settings(args)? else { return help::of(&[help::SERVE]) };
     match serve(settings, announce) {
         Ok(()) => Ok(()),
         Err(error @ ServeError::Served(_)) => Err(Failure::conflict(error.to_string())),
+        Err(error @ (ServeError::Argument(_) | ServeError::Home(HomeError::BadSandbox { .. }))) => {
+            Err(Failure::usage(error.to_string()))
+        }
         Err(error) => Err(Failure::of(&error)),
     }
 }
@@ -31,7 +36,8 @@ fn announce(ready: &Ready) {
     let _ = out.flush();
 }
 
-fn settings(args: Vec<OsString>) -> Result<Settings, Failure> {
+/// What the words ask for; `None` where it is help.
+fn settings(args: Vec<OsString>) -> Result<Option<Settings>, Failure> {
     let mut parser = Parser::from_args(args);
     let mut named_home = None;
     let (mut listen, mut dial) = (Vec::new(), Vec::new());
@@ -53,26 +59,31 @@ fn settings(args: Vec<OsString>) -> Result<Settings, Failure> {
     };
     while let Some(arg) = parser.next()? {
         match arg {
-            Arg::Long("home") => named_home = Some(parser.value()?),
-            Arg::Long("listen") => listen.push(parser.value()?.string()?),
-            Arg::Long("dial") => dial.push(parser.value()?.string()?),
-            Arg::Long("sandbox") => settings.sandbox = Some(parser.value()?.string()?),
+            Arg::Long("home") => named_home = Some(args::path(&mut parser, "--home")?),
+            Arg::Long("listen") => listen.push(args::text(&mut parser, "--listen")?),
+            Arg::Long("dial") => dial.push(args::text(&mut parser, "--dial")?),
+            Arg::Long("sandbox") => settings.sandbox = Some(args::text(&mut parser, "--sandbox")?),
             Arg::Long("sandbox-generation") => {
-                settings.sandbox_generation = Some(SandboxGeneration(parser.value()?.parse()?));
+                let number = args::number(&mut parser, "--sandbox-generation", "a number")?;
+                settings.sandbox_generation = Some(SandboxGeneration(number));
             }
-            Arg::Long("token-file") => settings.token_file = Some(parser.value()?.into()),
-            Arg::Long("tls-cert") => cert = Some(parser.value()?.into()),
-            Arg::Long("tls-key") => key = Some(parser.value()?.into()),
-            Arg::Long("client-ca") => client_ca = Some(parser.value()?.into()),
-            Arg::Long("client-pin") => client_pins.push(parser.value()?.string()?),
-            Arg::Long("dial-ca") => dial_ca = Some(parser.value()?.into()),
-            Arg::Long("dial-pin") => dial_pins.push(parser.value()?.string()?),
-            Arg::Long("dial-token") => dial_token = Some(parser.value()?.into()),
-            Arg::Long("allow-uid") => settings.allow_uids.push(parser.value()?.parse()?),
+            Arg::Long("token-file") => settings.token_file = Some(args::path(&mut parser, "--token-file")?),
+            Arg::Long("tls-cert") => cert = Some(args::path(&mut parser, "--tls-cert")?),
+            Arg::Long("tls-key") => key = Some(args::path(&mut parser, "--tls-key")?),
+            Arg::Long("client-ca") => client_ca = Some(args::path(&mut parser, "--client-ca")?),
+            Arg::Long("client-pin") => client_pins.push(args::text(&mut parser, "--client-pin")?),
+            Arg::Long("dial-ca") => dial_ca = Some(args::path(&mut parser, "--dial-ca")?),
+            Arg::Long("dial-pin") => dial_pins.push(args::text(&mut parser, "--dial-pin")?),
+            Arg::Long("dial-token") => dial_token = Some(args::path(&mut parser, "--dial-token")?),
+            Arg::Long("allow-uid") => {
+                settings.allow_uids.push(args::number(&mut parser, "--allow-uid", "the number of a user")?);
+            }
             Arg::Long("inherit") => inherit.get_or_insert_default().push(parser.value()?),
             Arg::Long("idle-exit") => {
-                settings.idle_exit = Some(Duration::from_secs(parser.value()?.parse()?));
+                let seconds = args::number(&mut parser, "--idle-exit", "a number of seconds")?;
+                settings.idle_exit = Some(Duration::from_secs(seconds));
             }
+            Arg::Long("help") | Arg::Short('h') => return Ok(None),
             other => return Err(other.unexpected().into()),
         }
     }
@@ -94,7 +105,7 @@ fn settings(args: Vec<OsString>) -> Result<Settings, Failure> {
     let inherited = inherit.unwrap_or_else(|| INHERITED.iter().map(OsString::from).collect());
     settings.environment =
         inherited.into_iter().filter_map(|name| Some((name.clone(), std::env::var_os(name)?))).collect();
-    Ok(settings)
+    Ok(Some(settings))
 }
 
 fn place(text: &str, tls: &TlsFiles) -> Result<Listen, Failure> {

@@ -1,7 +1,7 @@
 //! `outlast-hand token new`.
 
-use crate::args::Failure;
-use lexopt::{Arg, Parser, ValueExt};
+use crate::args::{self, Failure};
+use lexopt::{Arg, Parser};
 use outlast_runner::tokens;
 use std::ffi::OsString;
 use std::io::Write;
@@ -15,15 +15,18 @@ pub(crate) fn run(args: Vec<OsString>) -> Result<(), Failure> {
     let mut verb = None;
     while let Some(arg) = parser.next()? {
         match arg {
-            Arg::Value(value) if verb.is_none() => verb = Some(value.string()?),
-            Arg::Long("file") => file = Some(parser.value()?.into()),
-            Arg::Long("scope") => scope = Some(parser.value()?.string()?),
-            Arg::Long("name") => name = Some(parser.value()?.string()?),
-            Arg::Long("expires") => lives = Some(parser.value()?.parse()?),
+            Arg::Value(value) if verb.is_none() => verb = Some(value),
+            Arg::Long("file") => file = Some(args::path(&mut parser, "--file")?),
+            Arg::Long("scope") => scope = Some(args::text(&mut parser, "--scope")?),
+            Arg::Long("name") => name = Some(args::text(&mut parser, "--name")?),
+            Arg::Long("expires") => {
+                lives = Some(args::number(&mut parser, "--expires", "a number of seconds from now")?);
+            }
+            Arg::Long("help") | Arg::Short('h') => return crate::help::of(&[crate::help::TOKEN]),
             other => return Err(other.unexpected().into()),
         }
     }
-    if verb.as_deref() != Some("new") {
+    if verb.as_deref() != Some("new".as_ref()) {
         return Err(Failure::usage("say `token new --file FILE`"));
     }
     let Some(file) = file else {

@@ -84,7 +84,7 @@ pub const CODES: &[Code] = &[
         "the folder it starts in, or its workspace, is not an absolute path of a folder on the hand",
     ),
     once(422, "DETACH_REFUSED", "the command would leave its job"),
-    once(422, "NO_SUCH_SPOOL", "there is no such spooled input, or it was taken already"),
+    once(422, "NO_SUCH_SPOOL", "there is no such spooled input of this scope, or it was taken already"),
     once(422, "SECRET_IN_COMMAND", "the value of a secret stands in what is kept in clear"),
     once(422, "SECRET_NOT_MASKABLE", "a secret is too short or too long to be masked"),
     again(429, "TOO_MANY_JOBS", "as many jobs are open as the runner takes"),

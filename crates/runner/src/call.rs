@@ -11,10 +11,11 @@ use crate::route::{Query, Route, route};
 use crate::settings::OPEN_JOBS;
 use crate::shared::{BODY_PIECE, Holder, Shared};
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Request, StatusCode, header};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Request, StatusCode, Version, header};
 use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use outlast_core::id::{Cursor, JobId};
+use hyper::body::{Body as _, Incoming};
+use outlast_core::id::{Attempt, Cursor, JobId};
 use outlast_hand::home::{Home, fill_random};
 use outlast_hand::job::Job;
 use outlast_hand::{brains, clock, control, fence, files, marks};
@@ -38,6 +39,8 @@ const BODY_PIECE_WITHIN: Duration = Duration::from_secs(30);
 /// A body as small as the head of a call, which is not counted either, needs no memory promised: so no stop waits for what
 /// slow bodies hold.
 const SMALL_BODY: u64 = 4 << 10;
+/// How long a small body that nobody wants may take to come, so that its connection goes on.
+const REST_WITHIN: Duration = Duration::from_millis(100);
 /// How long a body waits for memory.
 const MEMORY_WITHIN: Duration = Duration::from_secs(10);
 /// How often an answer that waits for memory has the oldest one that holds some cut off.
@@ -45,6 +48,8 @@ const CUT_EVERY: Duration = Duration::from_millis(200);
 /// How soon a follower looks again though nobody told it of output: word of it can be lost while it begins to follow.
 const LOOK_AGAIN: [Duration; 3] =
     [Duration::from_millis(10), Duration::from_millis(100), Duration::from_secs(1)];
+/// How often the token of a call that waits is looked at again: it may be revoked meanwhile, or expire.
+const TOKEN_AGAIN: Duration = Duration::from_secs(2);
 /// How often input is offered again to a command that does not read.
 const OFFER_AGAIN: Duration = Duration::from_millis(10);
 
@@ -54,9 +59,42 @@ pub(crate) async fn answer_one(
     cut: &Arc<Notify>,
     request: Request<Incoming>,
 ) -> Answer {
-    match do_one(state, peer, cut, request).await {
+    let _under_way = state.calls.enter();
+    let (head, incoming) = request.into_parts();
+    let mut body = Body { incoming, ended: false };
+    let mut answer = match do_one(state, peer, cut, &head, &mut body).await {
         Ok(answer) => answer,
         Err(problem) => answer::problem(&problem),
+    };
+    // On HTTP/1.1 what is left of a body would be read as the next call, so the connection ends with this answer. Said, it
+    // costs its client a new one; unsaid, the client's next call. HTTP/2 ends no more than the call's own stream.
+    if head.version <= Version::HTTP_11 && !body.take_the_rest(&head.headers).await {
+        answer.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+    answer
+}
+
+/// The body of a call, and whether all of it was taken.
+struct Body {
+    incoming: Incoming,
+    ended: bool,
+}
+
+impl Body {
+    /// Takes what is left where that is little and on its way, as it is of a call that was refused for its head: its
+    /// connection goes on then. `true` once nothing is left.
+    async fn take_the_rest(&mut self, headers: &HeaderMap) -> bool {
+        let little = announced(headers).is_some_and(|length| length <= SMALL_BODY);
+        // Whoever sends `expect` may never send the body.
+        if !self.is_over() && little && !headers.contains_key(header::EXPECT) {
+            let rest = async { while let Some(Ok(_)) = self.incoming.frame().await {} };
+            let _ = tokio::time::timeout(REST_WITHIN, rest).await;
+        }
+        self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended || self.incoming.is_end_stream()
     }
 }
 
@@ -64,9 +102,9 @@ async fn do_one(
     state: &Arc<Shared>,
     peer: &Peer,
     cut: &Arc<Notify>,
-    request: Request<Incoming>,
+    head: &Parts,
+    body: &mut Body,
 ) -> Result<Answer, Problem> {
-    let (head, body) = request.into_parts();
     let route = route(&head.method, head.uri.path(), head.uri.query())?;
     if route == Route::Hello {
         state.guard.caller(peer, &head.headers)?;
@@ -78,7 +116,7 @@ async fn do_one(
         _ => None,
     };
     let admittance = state.guard.admit(&state.home, peer, &head.headers, route.changes(), job)?;
-    let call = Call { state, admittance, cut, headers: &head.headers, path: head.uri.path(), job };
+    let call = Call { state, admittance, peer, cut, headers: &head.headers, path: head.uri.path(), job };
     match route {
         Route::Hello => Err(answer::internal(&"hello twice")),
         Route::Job(id, query) => call.look(id, query).await,
@@ -141,7 +179,7 @@ fn announced(headers: &HeaderMap) -> Option<u64> {
 async fn read_body(
     state: &Shared,
     headers: &HeaderMap,
-    mut body: Incoming,
+    body: &mut Body,
     limit: u64,
 ) -> Result<Bytes, Problem> {
     let announced = announced(headers);
@@ -158,7 +196,7 @@ async fn read_body(
         },
     };
     let mut read = BytesMut::new();
-    while let Some(piece) = next_piece(&mut body).await? {
+    while let Some(piece) = next_piece(body).await? {
         if read.len() as u64 + piece.len() as u64 > limit {
             return Err(too_large(limit));
         }
@@ -168,13 +206,16 @@ async fn read_body(
 }
 
 /// The next piece of a body.
-async fn next_piece(body: &mut Incoming) -> Result<Option<Bytes>, Problem> {
+async fn next_piece(body: &mut Body) -> Result<Option<Bytes>, Problem> {
     loop {
-        let frame = tokio::time::timeout(BODY_PIECE_WITHIN, body.frame()).await.map_err(|_| {
+        let frame = tokio::time::timeout(BODY_PIECE_WITHIN, body.incoming.frame()).await.map_err(|_| {
             let detail = format!("the body did not go on for {} s", BODY_PIECE_WITHIN.as_secs());
             Problem::new(StatusCode::REQUEST_TIMEOUT, "BODY_TIMEOUT", detail).retryable()
         })?;
-        let Some(frame) = frame else { return Ok(None) };
+        let Some(frame) = frame else {
+            body.ended = true;
+            return Ok(None);
+        };
         let frame = frame.map_err(|error| {
             Problem::new(StatusCode::BAD_REQUEST, "BODY_BROKEN", format!("the body broke off: {error}"))
                 .retryable()
@@ -211,7 +252,7 @@ fn bad_body(bytes: &[u8], error: &serde_json::Error) -> Problem {
 async fn read_json<T: DeserializeOwned>(
     state: &Shared,
     headers: &HeaderMap,
-    body: Incoming,
+    body: &mut Body,
 ) -> Result<(T, Bytes), Problem> {
     let kind = headers.get(header::CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or(b"application/json");
     if !kind.starts_with(b"application/json") {
@@ -226,6 +267,7 @@ async fn read_json<T: DeserializeOwned>(
 struct Call<'a> {
     state: &'a Arc<Shared>,
     admittance: Admittance,
+    peer: &'a Peer,
     /// Cuts its connection.
     cut: &'a Arc<Notify>,
     headers: &'a HeaderMap,
@@ -269,6 +311,19 @@ impl Call<'_> {
         }
     }
 
+    /// Waits for an answer, and gives none that the caller may not have any more: whoever was let in before a wait is looked
+    /// at again while it lasts, and once more at its end.
+    async fn while_let_in<T>(&self, waiting: impl Future<Output = Result<T, Problem>>) -> Result<T, Problem> {
+        let mut waiting = std::pin::pin!(waiting);
+        loop {
+            let answered = tokio::time::timeout(TOKEN_AGAIN, waiting.as_mut()).await;
+            self.state.guard.still_lets_in(self.peer, self.headers, &self.admittance)?;
+            if let Ok(answered) = answered {
+                return answered;
+            }
+        }
+    }
+
     /// What the call is bound to; the guard has read it of every call that changes something.
     fn facts(&self) -> Result<&CallFacts, Problem> {
         self.admittance.facts.as_ref().ok_or_else(|| answer::internal(&"a change without its headers"))
@@ -284,7 +339,7 @@ impl Call<'_> {
         self.on(lane, move || work(&home, &jobs::find(&home, &scope, id)?)).await
     }
 
-    async fn json<T: DeserializeOwned>(&self, body: Incoming) -> Result<(T, bool), Problem> {
+    async fn json<T: DeserializeOwned>(&self, body: &mut Body) -> Result<(T, bool), Problem> {
         let (value, bytes) = read_json(self.state, self.headers, body).await?;
         let again = self.note("", &bytes)?;
         Ok((value, again))
@@ -358,7 +413,7 @@ impl Call<'_> {
     }
 
     async fn look(self, id: JobId, query: Query) -> Result<Answer, Problem> {
-        let view = self.wait_for(id, None, &query, None).await?;
+        let view = self.while_let_in(self.wait_for(id, None, &query, None)).await?;
         Ok(answer::json(&view))
     }
 
@@ -368,7 +423,7 @@ impl Call<'_> {
         Ok(answer::json(&self.on(&self.state.lanes.read, list).await?))
     }
 
-    async fn admit(self, body: Incoming, query: Query) -> Result<Answer, Problem> {
+    async fn admit(self, body: &mut Body, query: Query) -> Result<Answer, Problem> {
         let (admission, again): (Admission, bool) = self.json(body).await?;
         if self.state.hub.open_jobs() >= OPEN_JOBS && !again {
             let detail = format!("{OPEN_JOBS} jobs are open here, which is the limit");
@@ -378,8 +433,10 @@ impl Call<'_> {
         }
         let (home, hub) = (Arc::clone(&self.state.home), Arc::clone(&self.state.hub));
         let (ground, admittance) = (Arc::clone(&self.state.ground), self.admittance.clone());
+        let attempt = admission.attempt;
         let admit = move || admit::admit(&home, &ground, &admittance, admission, &|id| hub.watches(id));
         let admitted = self.on(&self.state.lanes.work, admit).await;
+        let admitted = admitted.map_err(|problem| of_attempt(problem, attempt));
         self.record_stale(&admitted);
         match admitted? {
             Answered::Removed(tombstone) => Ok(answer::json(&jobs::removed(*tombstone))),
@@ -387,7 +444,8 @@ impl Call<'_> {
                 let entry = watch.map(|watch| self.state.hub.adopt(job.id(), watch));
                 let id = job.id();
                 drop(job);
-                Ok(answer::json(&self.wait_for(id, entry, &query, Some(arrival)).await?))
+                let waiting = self.wait_for(id, entry, &query, Some(arrival));
+                Ok(answer::json(&self.while_let_in(waiting).await?))
             }
         }
     }
@@ -404,13 +462,18 @@ impl Call<'_> {
         if query.committed {
             self.sync(id).await?;
         }
+        self.while_let_in(self.read_on(id, &query, records)).await
+    }
+
+    /// Reads, and waits for output where there is nothing new.
+    async fn read_on(&self, id: JobId, query: &Query, records: bool) -> Result<Answer, Problem> {
         let until = tokio::time::Instant::now() + query.wait;
         let mut closing = self.state.closing.clone();
         let mut following = None;
         let mut pauses = LOOK_AGAIN.iter();
         let mut pause = LOOK_AGAIN[0];
         loop {
-            let (piece, memory) = self.read_once(id, &query, records).await?;
+            let (piece, memory) = self.read_once(id, query, records).await?;
             if piece.moved || tokio::time::Instant::now() >= until || *closing.borrow() {
                 let holder = self.state.holders.enter(Arc::clone(self.cut));
                 return Ok(of_piece(piece, records, memory, holder));
@@ -497,7 +560,7 @@ impl Call<'_> {
         self.on_job(&self.state.lanes.work, id, sync).await
     }
 
-    async fn stop(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
+    async fn stop(self, body: &mut Body, id: JobId) -> Result<Answer, Problem> {
         let (stop, _): (verbs::Stop, _) = self.json(body).await?;
         let generation = self.facts()?.generation;
         let stop = move |home: &Home, job: &Job| jobs::stop(home, job, stop, generation);
@@ -508,15 +571,20 @@ impl Call<'_> {
         Ok(answer::json(&stopped))
     }
 
-    async fn settle(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
+    async fn settle(self, body: &mut Body, id: JobId) -> Result<Answer, Problem> {
         let (how, _): (verbs::Settle, _) = self.json(body).await?;
         let settle = move |home: &Home, job: &Job| jobs::settle_lost(home, job, how);
         Ok(answer::json(&self.on_job(&self.state.lanes.settle, id, settle).await?))
     }
 
-    async fn stdin(self, body: Incoming, id: JobId, query: Query) -> Result<Answer, Problem> {
+    async fn stdin(self, body: &mut Body, id: JobId, query: Query) -> Result<Answer, Problem> {
         let bytes = read_body(self.state, self.headers, body, limits::STDIN_BODY).await?;
         self.note(&format!("{} {}", query.offset, query.close), &bytes)?;
+        self.while_let_in(self.give(id, &query, bytes)).await
+    }
+
+    /// Offers input until all of it is taken, or the wait is over.
+    async fn give(&self, id: JobId, query: &Query, bytes: Bytes) -> Result<Answer, Problem> {
         let until = tokio::time::Instant::now() + query.wait;
         let Some(end) = query.offset.0.checked_add(bytes.len() as u64).map(Cursor) else {
             let detail = format!("no input begins at {}", query.offset);
@@ -544,7 +612,7 @@ impl Call<'_> {
         }
     }
 
-    async fn resize(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
+    async fn resize(self, body: &mut Body, id: JobId) -> Result<Answer, Problem> {
         let (size, _): (Resize, _) = self.json(body).await?;
         let resize = move |_: &Home, job: &Job| {
             control::resize(job, size.rows, size.cols).map_err(|error| match error.kind() {
@@ -559,7 +627,7 @@ impl Call<'_> {
         Ok(answer::json(&serde_json::json!({})))
     }
 
-    async fn acknowledge(self, body: Incoming, id: JobId) -> Result<Answer, Problem> {
+    async fn acknowledge(self, body: &mut Body, id: JobId) -> Result<Answer, Problem> {
         let (Acknowledge { brain, cursor }, _) = self.json(body).await?;
         let acknowledge = move |home: &Home, job: &Job| {
             let outcome = brains::acknowledge(home, job, &brain, cursor)
@@ -571,7 +639,7 @@ impl Call<'_> {
     }
 
     /// Standard input for an admission, written as it comes: it never lies in memory.
-    async fn spool(self, mut body: Incoming) -> Result<Answer, Problem> {
+    async fn spool(self, body: &mut Body) -> Result<Answer, Problem> {
         let failed = |error: io::Error| answer::storage("spooling", &error);
         if announced(self.headers).is_some_and(|length| length > limits::SPOOL_BODY) {
             return Err(too_large(limits::SPOOL_BODY));
@@ -589,7 +657,7 @@ impl Call<'_> {
         let mut hasher = blake3::Hasher::new();
         let mut total: u64 = 0;
         let spooled = loop {
-            let piece = match next_piece(&mut body).await {
+            let piece = match next_piece(body).await {
                 Ok(Some(piece)) => piece,
                 Ok(None) => break Ok(()),
                 Err(problem) => break Err(problem),
@@ -609,7 +677,7 @@ impl Call<'_> {
             }
         };
         let blake3 = hasher.finalize().to_hex().to_string();
-        let spool = admit::spool_name(&random, &blake3, total);
+        let spool = admit::spool_name(&self.state.home, &self.admittance.scope, &random, &blake3, total);
         let (home, name) = (Arc::clone(&self.state.home), spool.clone());
         let close = move || {
             let tmp = files::open_subdir(home.dir(), "tmp").map_err(failed)?;
@@ -633,7 +701,7 @@ impl Call<'_> {
         Ok(answer::json(&self.on(&self.state.lanes.read, look).await?))
     }
 
-    async fn fence(self, body: Incoming) -> Result<Answer, Problem> {
+    async fn fence(self, body: &mut Body) -> Result<Answer, Problem> {
         let (verbs::Fence {}, _) = self.json(body).await?;
         let generation = self.facts()?.generation;
         let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
@@ -646,7 +714,7 @@ impl Call<'_> {
         Ok(answer::json(&raised?))
     }
 
-    async fn seal(self, body: Incoming) -> Result<Answer, Problem> {
+    async fn seal(self, body: &mut Body) -> Result<Answer, Problem> {
         let (Seal { run }, _) = self.json(body).await?;
         let generation = self.facts()?.generation;
         let (home, scope) = (Arc::clone(&self.state.home), self.admittance.scope.clone());
@@ -666,6 +734,17 @@ impl Call<'_> {
             self.dropped(&problem.detail);
         }
     }
+}
+
+/// A later attempt of a key that has none: the job that is missing is the one it would follow, of which the caller said
+/// nothing, so it is put in the caller's own words.
+fn of_attempt(problem: Problem, attempt: Attempt) -> Problem {
+    if problem.code != "NO_SUCH_JOB" {
+        return problem;
+    }
+    let detail = format!("attempt {attempt} follows nothing: this key has no job here");
+    Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_JOB", detail)
+        .remedy("admit attempt 1 first: each later attempt follows the one before, once that is proved dead")
 }
 
 fn fence_now(home: &Home, scope: &outlast_core::id::Scope) -> Result<FenceView, Problem> {

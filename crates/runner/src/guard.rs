@@ -34,6 +34,17 @@ pub(crate) struct Caller {
     principal: Option<Principal>,
 }
 
+impl Caller {
+    fn may_use(&self, scope: &Scope) -> Result<(), Problem> {
+        if self.principal.as_ref().is_none_or(|principal| principal.may_use(scope)) {
+            return Ok(());
+        }
+        // As for a scope without jobs: nothing tells whether there are any.
+        let detail = "there is no such scope for this caller";
+        Err(Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_SCOPE", detail))
+    }
+}
+
 /// What is checked before a call's body is read.
 #[derive(Debug, Clone)]
 pub(crate) struct Admittance {
@@ -121,11 +132,7 @@ impl Guard {
             return Err(bad(&CallError::Header { header: twice, problem: "is given twice".into() }));
         }
         let scope = read_scope(find(call::SCOPE)).map_err(|error| bad(&error))?;
-        if caller.principal.as_ref().is_some_and(|principal| !principal.may_use(&scope)) {
-            // As for a scope without jobs: nothing tells whether there are any.
-            let detail = "there is no such scope for this caller";
-            return Err(Problem::new(StatusCode::NOT_FOUND, "NO_SUCH_SCOPE", detail));
-        }
+        caller.may_use(&scope)?;
         if !changes {
             return Ok(Admittance { caller, scope, facts: None });
         }
@@ -143,6 +150,20 @@ impl Guard {
             return Err(stale(&error.to_string()));
         }
         Ok(Admittance { caller, scope, facts: Some(facts) })
+    }
+
+    /// Whether a call that was let in would be let in now. Only a token can have lost its power since: a connection that
+    /// proved itself stays proved.
+    pub(crate) fn still_lets_in(
+        &self,
+        peer: &Peer,
+        headers: &HeaderMap,
+        admittance: &Admittance,
+    ) -> Result<(), Problem> {
+        if admittance.caller.principal.is_none() {
+            return Ok(());
+        }
+        self.caller(peer, headers)?.may_use(&admittance.scope)
     }
 
     /// Remembers a request; what it was, by `digest`.

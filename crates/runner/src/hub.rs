@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// How soon a job whose keeper does not listen yet is looked at again; doubled each time.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
@@ -62,6 +62,9 @@ pub(crate) struct Entry {
     exit: Mutex<Option<Exit>>,
     output: watch::Sender<u64>,
     link: Mutex<Link>,
+    /// The watch of its keeper's launch, until it is listened to.
+    launched: Mutex<Option<Watch>>,
+    handed: Notify,
 }
 
 #[derive(Default)]
@@ -102,6 +105,20 @@ impl Entry {
 
     fn is_watched(&self) -> bool {
         lock(&self.link).watch.is_some()
+    }
+
+    /// Hands over the watch that the keeper's launch gave, to be listened to instead of any other.
+    fn hand(&self, watch: Watch) {
+        *lock(&self.launched) = Some(watch);
+        self.handed.notify_one();
+    }
+
+    /// Returns once a launch's watch is there that nobody listens to.
+    async fn handed(&self) {
+        // Word of one that was taken meanwhile may still be there.
+        while lock(&self.launched).is_none() {
+            self.handed.notified().await;
+        }
     }
 
     fn note(&self, change: impl FnOnce(&mut Seen)) {
@@ -185,17 +202,20 @@ impl Hub {
         lock(&self.entries).len()
     }
 
-    /// Takes over the watch of a keeper that was just launched.
+    /// Takes over the watch of a keeper that was just launched, also of a job that the sweep or another call came upon first.
+    /// It alone was told everything from the beginning: what could not be set up is told to no later watch. What was said
+    /// so far is heard before this returns, so whoever looks next knows it, even if the job is settled already.
     pub(crate) fn adopt(self: &Arc<Hub>, id: JobId, watch: Watch) -> Arc<Entry> {
-        self.attend_to(id, Some(watch))
+        let entry = self.entry(id);
+        while let Ok(Notice::Said(say)) = watch.next(Some(Duration::ZERO)) {
+            self.hear(&entry, say);
+        }
+        entry.hand(watch);
+        entry
     }
 
     /// The entry of a job, which is looked after from now on. For one that is over, it soon says so.
     pub(crate) fn entry(self: &Arc<Hub>, id: JobId) -> Arc<Entry> {
-        self.attend_to(id, None)
-    }
-
-    fn attend_to(self: &Arc<Hub>, id: JobId, watch: Option<Watch>) -> Arc<Entry> {
         let mut entries = lock(&self.entries);
         if let Some(entry) = entries.get(&id) {
             return Arc::clone(entry);
@@ -206,10 +226,12 @@ impl Hub {
             exit: Mutex::default(),
             output: watch::Sender::new(0),
             link: Mutex::default(),
+            launched: Mutex::default(),
+            handed: Notify::new(),
         });
         entries.insert(id, Arc::clone(&entry));
         drop(entries);
-        tokio::spawn(Arc::clone(self).attend(Arc::clone(&entry), watch));
+        tokio::spawn(Arc::clone(self).attend(Arc::clone(&entry)));
         entry
     }
 
@@ -227,21 +249,31 @@ impl Hub {
     }
 
     /// Looks after one job until there is nothing to wait for.
-    async fn attend(self: Arc<Hub>, entry: Arc<Entry>, mut watch: Option<Watch>) {
-        // A keeper that was launched just now has told its watch everything from the beginning.
-        let mut launched = watch.is_some();
+    async fn attend(self: Arc<Hub>, entry: Arc<Entry>) {
+        let mut watch = None;
         let mut pause = LOOK_AGAIN;
         let mut unknown_pause = UNKNOWN_AGAIN;
         loop {
-            if let Some(watch) = watch.take() {
-                self.listen(&entry, watch, std::mem::take(&mut launched)).await;
+            // A keeper that was launched just now has told its watch everything from the beginning.
+            let launched = lock(&entry.launched).take();
+            let from_the_beginning = launched.is_some();
+            if let Some(watch) = launched.or(watch.take()) {
+                self.listen(&entry, watch, from_the_beginning).await;
                 if entry.seen.borrow().settled {
                     break;
                 }
                 pause = LOOK_AGAIN;
+                if lock(&entry.launched).is_some() {
+                    continue;
+                }
             }
             let (home, id) = (Arc::clone(&self.home), entry.id);
-            match self.lanes.settle.run(move || look_after(&home, id)).await {
+            let found = self.lanes.settle.run(move || look_after(&home, id)).await;
+            if lock(&entry.launched).is_some() {
+                // It knows more than a look does, also of a job that is over.
+                continue;
+            }
+            match found {
                 Ok(Ok(Found::Over)) => {
                     entry.note(|seen| seen.settled = true);
                     break;
@@ -253,11 +285,15 @@ impl Hub {
                     tokio::select! {
                         () = tokio::time::sleep(unknown_pause.min(due)) => {}
                         () = end_of(init) => {}
+                        () = entry.handed() => {}
                     }
                     unknown_pause = (unknown_pause * 2).min(UNKNOWN_AGAIN_AT_MOST);
                 }
                 Ok(Ok(Found::Soon)) | Ok(Err(_)) | Err(NotDone::Full | NotDone::Failed) => {
-                    tokio::time::sleep(pause).await;
+                    tokio::select! {
+                        () = tokio::time::sleep(pause) => {}
+                        () = entry.handed() => {}
+                    }
                     pause = (pause * 2).min(LOOK_AGAIN_AT_MOST);
                 }
             }
@@ -265,7 +301,8 @@ impl Hub {
         lock(&self.entries).remove(&entry.id);
     }
 
-    /// Hears a keeper until it closes or has settled the job.
+    /// Hears a keeper until it closes or has settled the job, or the watch of its launch is there, which knows all that this
+    /// one does and more.
     async fn listen(&self, entry: &Entry, watch: Watch, from_the_beginning: bool) {
         #[expect(deprecated, reason = "its successor is unsafe code; what is given here owns its descriptor")]
         let Ok(watch) = AsyncFd::with_interest(Socket(watch), Interest::READABLE) else { return };
@@ -282,7 +319,11 @@ impl Hub {
             seen.unknown = false;
         });
         loop {
-            let Ok(mut ready) = watch.readable().await else { break };
+            let ready = tokio::select! {
+                ready = watch.readable() => ready,
+                () = entry.handed() => break,
+            };
+            let Ok(mut ready) = ready else { break };
             match watch.get_ref().0.next(Some(Duration::ZERO)) {
                 Ok(Notice::Said(say)) => {
                     self.hear(entry, say);
@@ -411,4 +452,119 @@ fn is_over(home: &Home, id: JobId) -> bool {
     let Ok(dir) = files::open_subdir(home.jobs_dir(), &id.to_string()) else { return true };
     let has = |name: &str| rustix::fs::statat(dir.as_fd(), name, AtFlags::SYMLINK_NOFOLLOW).is_ok();
     has(name::RECEIPT) || has(name::ATTESTED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
+
+    const ID: &str = "0123456789abcdef.1.1";
+
+    fn play(scene: impl AsyncFnOnce(Arc<Hub>)) {
+        let folder = tempfile::tempdir().unwrap();
+        let home = Arc::new(Home::open(&folder.path().join("home")).unwrap());
+        let hub = Arc::new(Hub::new(home, Lanes::start().unwrap()));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::time::timeout(Duration::from_secs(30), scene(hub)).await.expect("waited in vain");
+        });
+    }
+
+    /// A watch, and the keeper's end of it.
+    fn watch() -> (Watch, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (Watch::from_socket(ours), theirs)
+    }
+
+    fn say(keeper: &OwnedFd, word: &Say) {
+        send(keeper, &serde_json::to_vec(word).unwrap(), SendFlags::NOSIGNAL).unwrap();
+    }
+
+    fn failed(code: &str) -> Say {
+        Say::Failed { code: code.into(), message: "it is not there".into(), remedy: "ask for another".into() }
+    }
+
+    async fn until(entry: &Entry, what: impl FnMut(&Seen) -> bool) {
+        entry.seen().wait_for(what).await.unwrap();
+    }
+
+    fn code(hub: &Hub) -> Option<String> {
+        hub.set_up_failed(ID.parse().unwrap()).map(|failed| failed.code)
+    }
+
+    /// The sweep came upon the job first and has a watch of its own; what went wrong was told to the launch's only, before
+    /// it was handed over.
+    #[test]
+    fn what_the_launch_was_told_is_known_at_once() {
+        play(async |hub| {
+            let id = ID.parse().unwrap();
+            let (own, swept) = watch();
+            let entry = hub.adopt(id, own);
+            say(&swept, &Say::Started);
+            until(&entry, |seen| seen.started).await;
+            let (launch, keeper) = watch();
+            say(&keeper, &failed("CONTAINMENT_UNAVAILABLE"));
+            let adopted = hub.adopt(id, launch);
+            assert!(Arc::ptr_eq(&entry, &adopted), "one entry for all who wait");
+            assert_eq!(code(&hub).as_deref(), Some("CONTAINMENT_UNAVAILABLE"));
+            say(&keeper, &Say::Settled);
+            until(&entry, |seen| seen.settled).await;
+        });
+    }
+
+    /// The same, told after it was handed over: the entry listens to the launch's watch from then on, not to its own.
+    #[test]
+    fn the_watch_of_the_launch_is_the_one_that_is_heard() {
+        play(async |hub| {
+            let id = ID.parse().unwrap();
+            let (own, swept) = watch();
+            let entry = hub.adopt(id, own);
+            say(&swept, &Say::Started);
+            until(&entry, |seen| seen.started).await;
+            let (launch, keeper) = watch();
+            hub.adopt(id, launch);
+            say(&keeper, &failed("USER_UNAVAILABLE"));
+            say(&keeper, &Say::Settled);
+            until(&entry, |seen| seen.settled).await;
+            assert_eq!(code(&hub).as_deref(), Some("USER_UNAVAILABLE"));
+        });
+    }
+
+    /// The same, while the sweep's entry looks at the folder, and finds there that the job is over.
+    #[test]
+    fn a_look_that_finds_the_job_over_does_not_lose_why() {
+        play(async |hub| {
+            let id = ID.parse().unwrap();
+            // No thread has time for the look before the launch's watch is there.
+            let (go, wait) = std::sync::mpsc::channel::<()>();
+            let wait = Arc::new(Mutex::new(wait));
+            let blocked: Vec<_> = (0..64)
+                .map(|_| {
+                    let (lanes, wait) = (hub.lanes.clone(), Arc::clone(&wait));
+                    tokio::spawn(async move { lanes.settle.run(move || lock(&wait).recv().is_ok()).await })
+                })
+                .collect();
+            // There is no such job, so the look will find nothing to wait for.
+            let entry = hub.entry(id);
+            for _ in 0..100 {
+                tokio::task::yield_now().await;
+            }
+            let (launch, keeper) = watch();
+            hub.adopt(id, launch);
+            drop(go);
+            for blocked in blocked {
+                blocked.await.unwrap().unwrap();
+            }
+            say(&keeper, &failed("LIMITS_UNAVAILABLE"));
+            say(&keeper, &Say::Settled);
+            until(&entry, |seen| seen.settled).await;
+            assert_eq!(code(&hub).as_deref(), Some("LIMITS_UNAVAILABLE"));
+            // Nothing is left to look after.
+            while hub.open_jobs() > 0 {
+                tokio::task::yield_now().await;
+            }
+        });
+    }
 }

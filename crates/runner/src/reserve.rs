@@ -11,6 +11,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The lock a runner holds on its home.
 pub(crate) const LOCK: &str = "runner.lock";
@@ -20,6 +21,10 @@ const RECORD: &str = "runner.json";
 const OOM_SCORE: &[u8] = b"-800";
 /// Descriptors that are kept for what the runner itself opens while it serves a call.
 const DESCRIPTORS: usize = 64;
+
+/// How long the runner's own group may take to be empty once the runner has left it, and how often that is tried.
+const LEFT_WITHIN: Duration = Duration::from_secs(1);
+const LEFT_LOOK: Duration = Duration::from_millis(5);
 
 /// What a runner holds for as long as it runs.
 pub(crate) struct Reserve {
@@ -109,7 +114,13 @@ impl Reserve {
         if let Some(Group { own, origin }) = self.group
             && std::fs::write(origin.join("cgroup.procs"), b"0").is_ok()
         {
-            let _ = std::fs::remove_dir(own);
+            // The kernel lets go of what was in it a moment after that has left.
+            let until = Instant::now() + LEFT_WITHIN;
+            while std::fs::remove_dir(&own).is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy)
+                && Instant::now() < until
+            {
+                std::thread::sleep(LEFT_LOOK);
+            }
         }
     }
 }

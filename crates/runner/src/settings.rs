@@ -1,6 +1,8 @@
 //! What a runner is told.
 
 use outlast_core::id::SandboxGeneration;
+use outlast_wire::address::Address;
+use outlast_wire::tls::Fingerprint;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -36,6 +38,49 @@ pub struct Settings {
     pub keeper: Option<PathBuf>,
     /// Ends by itself once nobody has been connected and no job has been open for so long.
     pub idle_exit: Option<Duration>,
+}
+
+impl Settings {
+    /// Whether it makes sense by itself: what no machine and no file can put right is said before a home is opened or
+    /// anything is made, under the name that the option has on the command line.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        for place in &self.listen {
+            let Listen::Tls { at, tls } = place else { continue };
+            tls.check("--client-pin")?;
+            if self.token_file.is_none() && !tls.say_who() {
+                return Err(format!(
+                    "--listen tls:{at}: nothing says who may call: give --token-file, --client-ca or --client-pin"
+                ));
+            }
+        }
+        for Dial { to, tls, .. } in &self.dial {
+            if let Err(bad) = format!("tls:{to}").parse::<Address>() {
+                // Of an address that names no kind the form is another, which the parser cannot know.
+                let why = Some(bad.problem).filter(|why| !why.starts_with("say "));
+                let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+                return Err(format!("--dial {to}{why}: say HOST:PORT, or [ADDRESS]:PORT for IPv6"));
+            }
+            tls.check("--dial-pin")?;
+            if !tls.say_who() {
+                return Err(format!(
+                    "--dial {to}: nothing says who may answer there: give --dial-ca or --dial-pin"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TlsFiles {
+    fn say_who(&self) -> bool {
+        self.authorities.is_some() || !self.pins.is_empty()
+    }
+
+    fn check(&self, option: &str) -> Result<(), String> {
+        let bad =
+            |pin: &String| pin.parse::<Fingerprint>().err().map(|error| format!("{option} {pin}: {error}"));
+        self.pins.iter().find_map(bad).map_or(Ok(()), Err)
+    }
 }
 
 /// A place to listen at.

@@ -63,6 +63,48 @@ impl Drop for Holder {
     }
 }
 
+/// So many calls at once are many: what they took is worth being given back.
+const MANY: usize = 16;
+
+/// Calls under way.
+#[derive(Default)]
+pub(crate) struct Calls {
+    now: AtomicUsize,
+    /// The most at once since their memory was given back.
+    most: AtomicUsize,
+}
+
+impl Calls {
+    /// One more, for as long as what this gives lives, however its call ends.
+    pub(crate) fn enter(&self) -> UnderWay<'_> {
+        let now = self.now.fetch_add(1, Ordering::Relaxed) + 1;
+        self.most.fetch_max(now, Ordering::Relaxed);
+        UnderWay { calls: self }
+    }
+
+    /// Whether there were many, and most of them have ended.
+    pub(crate) fn have_ebbed(&self) -> bool {
+        let most = self.most.load(Ordering::Relaxed);
+        most >= MANY && self.now.load(Ordering::Relaxed) <= most / 4
+    }
+
+    /// Their memory is given back: from now on it is counted anew.
+    pub(crate) fn begin_anew(&self) {
+        self.most.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+}
+
+/// See [`Calls::enter`].
+pub(crate) struct UnderWay<'a> {
+    calls: &'a Calls,
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        self.calls.now.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 /// What all calls of a runner share.
 pub(crate) struct Shared {
     pub(crate) home: Arc<Home>,
@@ -76,5 +118,27 @@ pub(crate) struct Shared {
     pub(crate) answers: Arc<Semaphore>,
     pub(crate) holders: Arc<Holders>,
     pub(crate) reading: AtomicUsize,
+    pub(crate) calls: Calls,
     pub(crate) closing: watch::Receiver<bool>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_ebb_once_many_were_there_and_most_have_gone() {
+        let calls = Calls::default();
+        let few: Vec<_> = (1..MANY).map(|_| calls.enter()).collect();
+        drop(few);
+        assert!(!calls.have_ebbed(), "they were few");
+        let mut many: Vec<_> = (0..2 * MANY).map(|_| calls.enter()).collect();
+        assert!(!calls.have_ebbed());
+        many.truncate(MANY / 2 + 1);
+        assert!(!calls.have_ebbed(), "more than a quarter is there");
+        many.pop();
+        assert!(calls.have_ebbed());
+        calls.begin_anew();
+        assert!(!calls.have_ebbed());
+    }
 }

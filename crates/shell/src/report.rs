@@ -39,7 +39,9 @@ pub enum FindingKind {
     OtherDaemon,
     /// The script does nothing but sleep, or sleeps last.
     BareSleep,
-    /// A loop around `sleep`, `ps`, `pgrep`, `kill -0` or `tail`.
+    /// A loop that asks after a process (`ps`, `pgrep`, `kill -0`) or follows a file by `tail`, or that sleeps and does no
+    /// work: it only looks, or does nothing else. A loop over words, lines or a count that says something in each round is
+    /// none.
     PollLoop,
 }
 

@@ -19,6 +19,22 @@
 //!
 //! `wait` alone joins all; `wait $!`, `wait $p` after `p=$!`, `wait "${pids[@]}"` after `pids+=($!)`,
 //! `wait %1` and `wait $(jobs -p)` join what they name. `wait -n` joins one of however many.
+//!
+//! A loop is a **busy-wait** where it asks whether a process lives (`ps`, `pgrep`, `pidof`, `kill -0`) or follows a file by
+//! `tail` until it says something; and where it sleeps and does nothing else, or nothing but look. What a command in a loop
+//! that sleeps counts as:
+//!
+//! | command | counts as |
+//! |---|---|
+//! | the condition of `while` and `until`, whatever it runs | a look |
+//! | `[ … ]` about values, `(( … ))`, `read` in a condition | a count: the loop ends by itself, as a `for` does |
+//! | `curl`, `test -e`, `grep`, `cat`, `docker ps`, … in the body | a look; work, where it names the variable of its `for` |
+//! | any program in a substitution, in a `while` or `until` | a look: its answer is what is waited for |
+//! | `echo`, `printf`, `date` | progress, where the loop ends by itself and looks at nothing; else nothing |
+//! | `true`, `break`, assignments, … | nothing |
+//! | any other program | work: no busy-wait |
+//!
+//! So `for i in 1 2 3; do echo $i; sleep 1; done` is none, and `while true; do echo waiting; sleep 1; done` is one.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::rc::Rc;
@@ -173,11 +189,32 @@ struct Job {
     span: Span,
 }
 
+#[derive(Default)]
 struct LoopFrame {
     /// It goes over given data (`for`, `while read`), so that a look at something in it is no poll.
     over_data: bool,
     is_for: bool,
-    polls: bool,
+    /// What a `for` sets anew in each round.
+    variable: Option<Vec<u8>>,
+    /// The walk is in its condition.
+    in_condition: bool,
+    /// How deep in substitutions the loop itself is.
+    substituted: usize,
+    /// Its condition compares values, so it ends by itself.
+    counts: bool,
+    /// It asks after a process, or follows a file: a poll whatever else it does.
+    asks: bool,
+    sleeps: bool,
+    looks: bool,
+    says: bool,
+    works: bool,
+}
+
+impl LoopFrame {
+    fn is_busy_wait(&self) -> bool {
+        let progresses = self.says && (self.over_data || self.counts) && !self.looks;
+        self.asks || self.sleeps && !self.works && !progresses
+    }
 }
 
 #[derive(Clone)]
@@ -195,6 +232,8 @@ struct Walker {
     called: HashSet<Vec<u8>>,
     calling: Vec<Vec<u8>>,
     loops: Vec<LoopFrame>,
+    /// How many substitutions the walk is in.
+    substituted: usize,
     scripts_deep: usize,
     commands: usize,
     depth: usize,
@@ -397,8 +436,12 @@ impl Walker {
             }
             Kind::If { arms, otherwise } => self.branches(arms, otherwise.as_ref(), shell, state),
             Kind::Loop { condition, body } => {
-                self.enter_loop(reads_data(condition, shell.dialect), false);
+                let over_data = reads_data(condition, shell.dialect);
+                self.enter_loop(LoopFrame { over_data, in_condition: true, ..LoopFrame::default() });
                 self.list(condition, shell, state);
+                if let Some(frame) = self.loops.last_mut() {
+                    frame.in_condition = false;
+                }
                 let never = state.clone();
                 self.list(body, shell, state);
                 *state = std::mem::take(state).or(&never);
@@ -414,7 +457,13 @@ impl Walker {
                 if over_ids {
                     shell.variables.insert(variable.clone(), ids);
                 }
-                self.enter_loop(true, true);
+                let variable = Some(variable.clone());
+                self.enter_loop(LoopFrame {
+                    over_data: true,
+                    is_for: true,
+                    variable,
+                    ..LoopFrame::default()
+                });
                 let never = state.clone();
                 self.list(body, shell, state);
                 if !over_ids {
@@ -424,7 +473,7 @@ impl Walker {
             }
             Kind::ArithmeticFor { parts, body } => {
                 self.parts(parts, shell);
-                self.enter_loop(true, true);
+                self.enter_loop(LoopFrame { over_data: true, is_for: true, ..LoopFrame::default() });
                 let never = state.clone();
                 self.list(body, shell, state);
                 *state = std::mem::take(state).or(&never);
@@ -445,8 +494,14 @@ impl Walker {
                 variable.extend_from_slice(b"_PID");
                 shell.variables.insert(variable, BTreeSet::from([job]));
             }
-            Kind::Arithmetic(parts) => self.parts(parts, shell),
+            Kind::Arithmetic(parts) => {
+                self.note_in_loop(&[], InLoop::Compares);
+                self.parts(parts, shell);
+            }
             Kind::Test(words) => {
+                let is_file =
+                    words.iter().any(|word| word.literal().is_some_and(|text| asks_of_file(&text.bytes)));
+                self.note_in_loop(words, if is_file { InLoop::Looks } else { InLoop::Compares });
                 for word in words {
                     self.parts(&word.parts, shell);
                 }
@@ -509,7 +564,9 @@ impl Walker {
                     self.parts(inner, shell);
                 }
                 Part::Command { list, .. } | Part::Process { list, .. } => {
+                    self.substituted += 1;
                     self.in_child(shell, |walker, shell, state| walker.list(list, shell, state));
+                    self.substituted -= 1;
                 }
                 Part::Array(words) => {
                     for word in words {
@@ -550,6 +607,10 @@ impl Walker {
                 }
             }
         }
+        if acts.is_empty() && !words.is_empty() {
+            // `$program`, or a shell with a file: whatever it is, it runs.
+            self.note_in_loop(words, InLoop::Runs);
+        }
         self.perform(&acts, words, shell, state);
     }
 
@@ -566,7 +627,7 @@ impl Walker {
     }
 
     fn program(&mut self, name: &str, args: &[Arg], words: &[Word], shell: &mut Shell, state: &mut State) {
-        self.note_poll(name, args);
+        self.note_poll(name, args, words);
         match name {
             "wait" => self.wait(words, args.len(), shell, state),
             "exit" => state.ended = true,
@@ -695,25 +756,49 @@ impl Walker {
 
     // ---- waiting and polling ----
 
-    fn enter_loop(&mut self, over_data: bool, is_for: bool) {
-        self.loops.push(LoopFrame { over_data, is_for, polls: false });
+    fn enter_loop(&mut self, frame: LoopFrame) {
+        self.loops.push(LoopFrame { substituted: self.substituted, ..frame });
     }
 
     fn leave_loop(&mut self, span: Span) {
-        if self.loops.pop().is_some_and(|frame| frame.polls) {
+        let Some(inner) = self.loops.pop() else { return };
+        if inner.is_busy_wait() {
             self.busy(FindingKind::PollLoop, span);
+        }
+        // What a loop does is done by the one around it.
+        if let Some(outer) = self.loops.last_mut() {
+            outer.works |= inner.works;
+            outer.says |= inner.says;
+            outer.looks |= inner.looks;
         }
     }
 
-    fn note_poll(&mut self, name: &str, args: &[Arg]) {
+    fn note_poll(&mut self, name: &str, args: &[Arg], words: &[Word]) {
         let Some(frame) = self.loops.last_mut() else { return };
         let asks_alive =
             name == "kill" && args.first().is_some_and(|arg| arg.literal.as_deref() == Some(b"-0"));
-        let looks = matches!(name, "ps" | "pgrep" | "pidof") || asks_alive;
-        let waits = is_sleep(name, args);
-        let polls =
-            waits || looks && (!frame.over_data || frame.is_for) || name == "tail" && !frame.over_data;
-        frame.polls |= polls;
+        let alive = matches!(name, "ps" | "pgrep" | "pidof") || asks_alive;
+        frame.asks |= alive && (!frame.over_data || frame.is_for) || name == "tail" && !frame.over_data;
+        self.note_in_loop(words, if asks_alive { InLoop::Looks } else { in_loop(name, args) });
+    }
+
+    /// Notes what a command of these words comes to in the loop it is in.
+    fn note_in_loop(&mut self, words: &[Word], what: InLoop) {
+        let substituted = self.substituted;
+        let Some(frame) = self.loops.last_mut() else { return };
+        let names_round = |variable: &Vec<u8>| words.iter().any(|word| names(&word.parts, variable));
+        match what {
+            InLoop::Sleeps => frame.sleeps = true,
+            InLoop::Says => frame.says = true,
+            InLoop::Nothing => {}
+            InLoop::Compares => frame.counts |= frame.in_condition,
+            InLoop::Looks if frame.variable.as_ref().is_some_and(names_round) => frame.works = true,
+            InLoop::Looks => frame.looks = true,
+            InLoop::Runs if frame.in_condition || !frame.is_for && substituted > frame.substituted => {
+                frame.looks = true;
+            }
+            InLoop::Runs => frame.works = true,
+        }
     }
 
     /// A script whose last command that does anything is `sleep`. An inner script (`inner`) must hold nothing
@@ -757,6 +842,67 @@ fn is_sleep(name: &str, args: &[Arg]) -> bool {
 /// Commands that say or set something but do no work.
 fn is_idle(name: &str) -> bool {
     matches!(name, "echo" | "printf" | "true" | ":" | "date" | "cd" | "set" | "export" | "pwd" | "wait")
+}
+
+/// What a command comes to in a loop. See the module's text.
+enum InLoop {
+    Sleeps,
+    Looks,
+    Compares,
+    Says,
+    Nothing,
+    Runs,
+}
+
+fn in_loop(name: &str, args: &[Arg]) -> InLoop {
+    let is = |arg: Option<&Arg>, verbs: &[&str]| {
+        let literal = arg.and_then(|arg| arg.literal.as_deref());
+        literal.is_some_and(|literal| verbs.iter().any(|verb| verb.as_bytes() == literal))
+    };
+    let mut operands =
+        args.iter().filter(|arg| arg.literal.as_ref().is_none_or(|literal| !literal.starts_with(b"-")));
+    let looks = match name {
+        _ if is_sleep(name, args) => return InLoop::Sleeps,
+        "test" | "[" => {
+            let is_file = args.iter().any(|arg| arg.literal.as_deref().is_some_and(asks_of_file));
+            return if is_file { InLoop::Looks } else { InLoop::Compares };
+        }
+        "echo" | "printf" | "date" => return InLoop::Says,
+        "break" | "continue" | "return" | "exit" | "local" | "declare" | "let" | "read" | "shift" | "seq"
+        | "expr" | "basename" | "dirname" | "false" | "sleep" => return InLoop::Nothing,
+        _ if is_idle(name) => return InLoop::Nothing,
+        "ps" | "pgrep" | "pidof" | "jobs" | "top" | "lsof" | "fuser" | "ss" | "netstat" | "uptime"
+        | "free" | "df" | "du" | "ls" | "stat" | "find" | "cat" | "head" | "tail" | "wc" | "grep"
+        | "egrep" | "fgrep" | "rg" | "awk" | "sed" | "cut" | "tr" | "sort" | "uniq" | "jq" | "curl"
+        | "wget" | "http" | "nc" | "ncat" | "telnet" | "ping" | "dig" | "host" | "nslookup"
+        | "pg_isready" => true,
+        "systemctl" => is(operands.next(), &["status", "is-active", "is-failed", "show"]),
+        "docker" | "podman" => is(operands.next(), &["ps", "inspect", "logs", "stats", "top"]),
+        "kubectl" => is(operands.next(), &["get", "describe", "logs", "top"]),
+        "gh" => is(operands.nth(1), &["view", "list", "status", "checks"]),
+        _ => false,
+    };
+    if looks { InLoop::Looks } else { InLoop::Runs }
+}
+
+/// The operators of `test` that look at files, which others may make or change. `-a` is not among them: it is nearly
+/// always `and`.
+fn asks_of_file(word: &[u8]) -> bool {
+    const ONE: &[u8] = b"bcdefghkprstuwxGLNOS";
+    match word {
+        [b'-', one] => ONE.contains(one),
+        _ => matches!(word, b"-nt" | b"-ot" | b"-ef"),
+    }
+}
+
+/// Whether these parts name a variable.
+fn names(parts: &[Part], variable: &[u8]) -> bool {
+    parts.iter().any(|part| match part {
+        Part::Parameter { name, inner, .. } => name == variable || names(inner, variable),
+        Part::Arithmetic { inner, .. } | Part::Glob { inner, .. } => names(inner, variable),
+        Part::Array(words) => words.iter().any(|word| names(&word.parts, variable)),
+        Part::Literal { .. } | Part::Command { .. } | Part::Process { .. } => false,
+    })
 }
 
 /// `while read line`: the loop ends with its data.

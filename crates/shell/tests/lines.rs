@@ -293,6 +293,28 @@ const BUSY: &[(&str, FindingKind, &str)] = {
         ("w() { sleep 1; }; while x; do w; done", PollLoop, "in a function"),
         ("timeout 60 bash -c 'until x; do sleep 1; done'", PollLoop, "in a string"),
         ("if a; then while b; do sleep 1; done; fi", PollLoop, "in a branch"),
+        ("until [ -f x ]; do sleep 1; done", PollLoop, "until a file is there"),
+        (
+            "until [[ -s x ]]; do echo waiting; sleep 1; done",
+            PollLoop,
+            "until a file is there, said meanwhile",
+        ),
+        ("while true; do sleep 5; done", PollLoop, "for ever"),
+        ("while true; do [ -e x ] && break; sleep 1; done", PollLoop, "the condition inside"),
+        ("while true; do if grep -q ok log; then break; fi; sleep 1; done", PollLoop, "the condition inside"),
+        (
+            "while true; do s=$(gh run view 1); [ \"$s\" = ok ] && break; echo $s; sleep 9; done",
+            PollLoop,
+            "asks others",
+        ),
+        ("until [ \"$s\" = ok ]; do s=$(state); sleep 1; done", PollLoop, "what it asks is a value then"),
+        ("until [ \"$(state)\" = ok ]; do sleep 1; done", PollLoop, "asks in the condition"),
+        ("for i in $(seq 60); do test -e x && exit; echo $i; sleep 1; done", PollLoop, "some times"),
+        ("for i in 1 2 3; do ps aux; sleep 1; done", PollLoop, "looks at processes"),
+        ("for i in 1 2 3; do docker logs box; echo $i; sleep 1; done", PollLoop, "looks at output"),
+        ("for i in 1 2 3; do sleep 1; done", PollLoop, "nothing but sleep"),
+        ("for ((i = 0; i < 9; i++)); do sleep 1; done", PollLoop, "nothing but sleep"),
+        ("for i in 1 2; do for j in 1 2; do curl h; done; sleep 1; done", PollLoop, "looks in a loop inside"),
     ]
 };
 
@@ -306,6 +328,21 @@ const NOT_BUSY: &[(&str, &str)] = &[
     ("ps aux | grep x", "asked once"),
     ("sleep --help", "asks for help"),
     ("for f in *.log; do tail -n1 $f; done", "each file once"),
+    ("for i in 1 2 3; do echo $i; sleep 0.7; done", "says how far it is"),
+    ("for i in {1..40}; do echo \"line $i\"; sleep 0.05; done; echo done", "says how far it is"),
+    ("for ((i = 0; i < 9; i++)); do printf '%s\\n' $i; sleep 1; done", "says how far it is"),
+    ("while read l; do echo $l; sleep 1; done < f", "each line"),
+    ("while [ $i -lt 9 ]; do echo $i; i=$((i + 1)); sleep 1; done", "counts"),
+    ("while ((i < 9)); do echo $i; i=$(expr $i + 1); sleep 1; done", "counts"),
+    ("for i in 1 2 3; do make test; sleep 1; done", "works"),
+    ("while :; do make; sleep 1; done", "works"),
+    ("while true; do for f in *; do make $f; done; sleep 5; done", "works in a loop inside"),
+    ("for i in 1 2 3; do bash step.sh; sleep 1; done", "works"),
+    ("for i in 1 2 3; do $STEP; sleep 1; done", "works, whatever it is"),
+    ("f() { make; }; for i in 1 2 3; do f; sleep 1; done", "works in a function"),
+    ("for u in a b; do curl -O h/$u; sleep 1; done", "something else each time"),
+    ("for f in a b; do [ -e $f ] && echo $f; sleep 1; done", "something else each time"),
+    ("while read u; do wget -q \"$u\"; done < urls", "goes over lines"),
 ];
 
 #[test]

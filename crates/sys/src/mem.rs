@@ -5,6 +5,22 @@ use std::ops::{Deref, DerefMut};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
+/// Has all threads that are started from now on allocate from the first one's heap. Else most threads have one of their own,
+/// and the free end of such a heap is kept whatever [`give_back`] says. Does nothing where the allocator cannot.
+pub fn share_one_heap() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: a setting of the allocator, which it locks itself to change.
+    let _ = unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+}
+
+/// Gives the kernel back what the allocator keeps of freed memory, as far as it makes up whole pages. It takes a moment, in
+/// which other threads may wait to allocate, so it is for quiet times. Does nothing where the allocator cannot.
+pub fn give_back() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it takes the allocator's own locks, and touches no memory that is in use.
+    let _ = unsafe { libc::malloc_trim(0) };
+}
+
 /// A page-aligned buffer of its own mapping, readable and writable, zero at first.
 ///
 /// Aligned, because a `read` to an odd offset in a page costs two to three times the CPU; of its own mapping,

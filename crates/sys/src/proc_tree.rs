@@ -191,9 +191,14 @@ impl Scanner {
         self.scan()?;
         let mut result = Marked::default();
         for process in &self.all {
-            let Ok(fd) = open_in(self.proc_dir.as_fd(), process.pid, "environ") else {
-                result.unreadable += 1;
-                continue;
+            let fd = match open_in(self.proc_dir.as_fd(), process.pid, "environ") {
+                Ok(fd) => fd,
+                // It ended since it was listed, and hides nothing.
+                Err(Errno::NOENT | Errno::SRCH) => continue,
+                Err(_) => {
+                    result.unreadable += 1;
+                    continue;
+                }
             };
             match environ_holds(std::fs::File::from(fd), mark) {
                 Ok(true) => result.found.push(*process),

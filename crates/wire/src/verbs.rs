@@ -83,7 +83,9 @@ pub enum Settled {
         why: String,
         /// Processes that carry the job's mark, which a person is to see before attesting.
         seen: Vec<Straggler>,
-        /// Processes that could not be looked into.
+        /// How many processes could not be looked into for want of rights, such as another user's. Any of them may be one of
+        /// the job's: where this is not 0, `seen` may lack some, and only who may look at every process (root) can say that
+        /// none is left.
         unreadable: usize,
     },
     /// A person's word was recorded.

@@ -3,6 +3,7 @@
 use crate::ground::{LONG, is_root};
 use crate::support::*;
 use outlast_core::id::JobId;
+use outlast_wire::call;
 use outlast_wire::client::{Client, Http, Read, Until, request_id};
 use outlast_wire::verbs::{Resize, Settle};
 use rustix::fs::{Mode, OFlags};
@@ -12,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const NOBODY: u32 = 65534;
 
@@ -221,6 +222,57 @@ fn a_token_opens_its_scopes_alone() {
         .await;
     });
     assert_eq!(tokens.len(), 3);
+}
+
+/// Waits of a token that is revoked meanwhile are answered as if they had come after it: at once where nothing else ends
+/// them, and also where what they waited for comes first.
+#[test]
+fn no_wait_outlives_its_token() {
+    let options = |ground: &crate::ground::Ground| {
+        new_token(ground, &["--name", "other"]);
+        vec!["--token-file".into(), ground.file("tokens").display().to_string()]
+    };
+    scene_with("token-waits", options, async |scene| {
+        let owner = scene.client().await;
+        let mut admission = scene.argv("k", &["sleep", "1000"]);
+        admission.stdin = outlast_wire::admission::StdinFrom::Open;
+        let id = started(&owner, &admission).await.job_id;
+        let wait = Duration::from_secs(50);
+        let tokens = scene.ground.file("tokens");
+        let token = new_token(&scene.ground, &["--name", "goes"]);
+        let lines = std::fs::read_to_string(&tokens).unwrap();
+        for ends in [false, true] {
+            std::fs::write(&tokens, &lines).unwrap();
+            let client = scene.try_client(Http::Two, Some(&token), call::DEFAULT_SCOPE).await.unwrap();
+            // More than the pipe to the command holds.
+            let much = bytes::Bytes::from(vec![b'x'; 1 << 20]);
+            let (r, r_admit) = (request_id().unwrap(), request_id().unwrap());
+            let asked = Instant::now();
+            let waiting = async {
+                let answers = tokio::join!(
+                    client.job(id, Until::Settled, wait),
+                    client.read(id, Read { wait, ..Read::default() }),
+                    client.write_stdin(&r, id, Default::default(), much, false, wait),
+                    client.admit(&r_admit, &admission, Until::Settled, wait),
+                );
+                let (job, read, stdin, admitted) = answers;
+                [problem_of(job), problem_of(read), problem_of(stdin), problem_of(admitted)]
+            };
+            let revoking = async {
+                // Sent after them on the same connection: once it is answered, they have been let in.
+                client.list(None, 1).await.unwrap();
+                std::fs::write(&tokens, "").unwrap();
+                if ends {
+                    stop_now(&owner, id).await;
+                }
+            };
+            let (answers, ()) = tokio::join!(waiting, revoking);
+            for answer in answers {
+                assert_eq!((answer.status, answer.code.as_str()), (401, "UNAUTHENTICATED"), "{answer:?}");
+            }
+            assert!(asked.elapsed() < wait, "they waited to their end");
+        }
+    });
 }
 
 #[test]

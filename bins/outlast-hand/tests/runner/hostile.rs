@@ -95,6 +95,59 @@ fn bodies_that_do_not_fit_are_told_what_belongs_there() {
     });
 }
 
+/// A refusal that leaves a body unread ends its connection, and says so; one whose body is little and on its way does not
+/// end it.
+#[test]
+fn a_refusal_says_whether_its_connection_goes_on() {
+    scene("unread", async |scene| {
+        let hello = scene.hello();
+        let bound = scene.bound(&hello);
+        let mut stale = bound.clone();
+        stale.iter_mut().find(|(name, _)| name == "outlast-sandbox").unwrap().1 = "another".into();
+        let closes = |answer: &Answer| answer.head.to_lowercase().contains("connection: close");
+        let much = vec![b' '; 64 << 10];
+        for (path, headers, status) in
+            [("/v1/jobs", &stale, 409), ("/nothing", &bound, 404), ("/v1/jobs", &Vec::new(), 400)]
+        {
+            // None of a large body was sent.
+            let mut stream = scene.connect();
+            let length = format!("content-length: {}", much.len());
+            stream.write_all(&head("POST", path, headers, &length)).unwrap();
+            let answer = first_answer(&mut stream).expect("an answer");
+            assert_eq!(answer.status, status, "{path}: {}", answer.text());
+            assert!(closes(&answer), "{path}: {}", answer.text());
+            assert_eq!(stream.read(&mut [0; 4096]).unwrap_or(0), 0, "{path}: it stays open");
+            // Nor one of a length that nobody knows.
+            let mut stream = scene.connect();
+            stream.write_all(&head("POST", path, headers, "transfer-encoding: chunked")).unwrap();
+            let answer = first_answer(&mut stream).expect("an answer");
+            assert!(answer.status == status && closes(&answer), "{path}: {}", answer.text());
+            // Whoever asks whether to send a body is told no, and sends another call only elsewhere.
+            let mut stream = scene.connect();
+            let expects = "content-length: 2\r\nexpect: 100-continue";
+            stream.write_all(&head("POST", path, headers, expects)).unwrap();
+            let answer = first_answer(&mut stream).expect("an answer");
+            assert!(answer.status == status && closes(&answer), "{path}: {}", answer.text());
+            // A little one, which comes a little later than its head, and again on the same connection.
+            let mut stream = scene.connect();
+            for _ in 0..3 {
+                stream.write_all(&head("POST", path, headers, "content-length: 2")).unwrap();
+                stream.write_all(b"{}").unwrap();
+                let answer = first_answer(&mut stream).expect("an answer");
+                assert!(answer.status == status && !closes(&answer), "{path}: {}", answer.text());
+            }
+        }
+        // What was read is no reason to close.
+        let mut stream = scene.connect();
+        for _ in 0..2 {
+            stream.write_all(&head("POST", "/hello", &[], "transfer-encoding: chunked")).unwrap();
+            stream.write_all(b"10\r\n{\"versions\": [1]\r\n1\r\n}\r\n0\r\n\r\n").unwrap();
+            let answer = first_answer(&mut stream).expect("an answer");
+            assert!(answer.status == 200 && !closes(&answer), "{}", answer.text());
+        }
+    });
+}
+
 #[test]
 fn bodies_beyond_the_limit() {
     scene("bodies", async |scene| {

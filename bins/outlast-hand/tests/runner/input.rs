@@ -5,7 +5,7 @@ use crate::support::*;
 use bytes::Bytes;
 use outlast_core::id::Cursor;
 use outlast_wire::admission::StdinFrom;
-use outlast_wire::client::{Read, Until, request_id};
+use outlast_wire::client::{Client, Read, Until, request_id};
 use outlast_wire::verbs::{Resize, StdinTaken};
 use std::time::Duration;
 
@@ -111,6 +111,7 @@ fn spooled_input() {
             client.admit(&request_id().unwrap(), &admission, Until::Now, Duration::ZERO).await
         };
         let hash = "0".repeat(64);
+        let under = spooled.spool.split('.').nth(2).unwrap();
         for name in [
             "",
             "x",
@@ -118,7 +119,8 @@ fn spooled_input() {
             "/etc/passwd",
             "spool.../../x",
             &format!("spool.{}.{hash}.3", "0".repeat(24)),
-            &format!("spool.{}.{hash}.99999999999999999999", "0".repeat(24)),
+            &format!("spool.{}.{under}.{hash}.3", "0".repeat(24)),
+            &format!("spool.{}.{under}.{hash}.99999999999999999999", "0".repeat(24)),
             &spooled.spool,
         ] {
             let refused = problem_of(admit("another", name).await);
@@ -133,11 +135,43 @@ fn a_spool_tells_the_truth_about_itself() {
         let client = scene.client().await;
         let spooled = client.spool(&request_id().unwrap(), Bytes::from_static(b"abc")).await.unwrap();
         let parts: Vec<&str> = spooled.spool.split('.').collect();
-        let lie = format!("spool.{}.{}.{}", parts[1], "1".repeat(64), 3);
+        let lie = format!("spool.{}.{}.{}.{}", parts[1], parts[2], "1".repeat(64), 3);
         let mut admission = scene.argv("k", &["cat"]);
         admission.stdin = StdinFrom::Spooled { spool: lie };
         let refused = client.admit(&request_id().unwrap(), &admission, Until::Now, Duration::ZERO).await;
         assert_eq!(problem_of(refused).code, "NO_SUCH_SPOOL", "a name is not what was spooled");
+    });
+}
+
+/// What one scope spooled is none to another, by its own name and by one that names the other scope; it is still there for
+/// the scope that made it.
+#[test]
+fn a_spool_belongs_to_its_scope() {
+    scene("spool-scope", async |scene| {
+        let owner = scene.client_of("owner").await;
+        let other = scene.client_of("other").await;
+        let spool = async |client: &Client| {
+            client.spool(&request_id().unwrap(), Bytes::from_static(b"a secret")).await.unwrap().spool
+        };
+        let theirs = spool(&owner).await;
+        let own = spool(&other).await;
+        let under = |spool: &str| spool.split('.').nth(2).unwrap().to_owned();
+        assert_ne!(under(&theirs), under(&own), "the scope is in the name");
+        assert!(!theirs.contains("owner"), "and not to be read there: {theirs}");
+        let admit = async |client: &Client, key: &str, spool: &str| {
+            let mut admission = scene.argv(key, &["cat"]);
+            admission.stdin = StdinFrom::Spooled { spool: spool.to_owned() };
+            client.admit(&request_id().unwrap(), &admission, Until::Settled, LONG).await
+        };
+        for name in [theirs.clone(), theirs.replace(&under(&theirs), &under(&own))] {
+            let refused = problem_of(admit(&other, "k", &name).await);
+            assert_eq!((refused.status, refused.code.as_str()), (422, "NO_SUCH_SPOOL"), "{name}");
+        }
+        for (client, name) in [(&owner, &theirs), (&other, &own)] {
+            let id = admit(client, "k", name).await.unwrap().job_id;
+            assert_eq!(read_all(client, id, Read::default()).await.0, b"a secret");
+            settled(client, id).await;
+        }
     });
 }
 

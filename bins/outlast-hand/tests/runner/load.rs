@@ -10,6 +10,7 @@ use outlast_wire::view::JobView;
 use rustix::process::Pid;
 use std::io::Write as _;
 use std::process::Command;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -128,5 +129,47 @@ fn a_full_disk_stops_neither_stops_nor_deadlines() {
             until("the keepers to go", || (!lives(warden)).then_some(())).await;
         }
         until("its groups to go", || groups_of(&home).is_empty().then_some(())).await;
+    });
+}
+
+/// What many waiters and readers took goes back to the machine once they have gone.
+#[test]
+fn memory_of_many_comes_back() {
+    scene("memory", async |scene| {
+        let client = scene.client().await;
+        let waited = started(&client, &scene.argv("waited", &["sleep", "1000"])).await.job_id;
+        let large = started(&client, &scene.sh("large", "head -c 30000000 /dev/urandom")).await.job_id;
+        settled(&client, large).await;
+        let mut waiters = Vec::new();
+        for _ in 0..4 {
+            let client = Arc::new(scene.client().await);
+            for number in 0..200 {
+                let client = Arc::clone(&client);
+                waiters.push(tokio::spawn(async move {
+                    let wait = Duration::from_secs(50);
+                    match number % 2 {
+                        0 => drop(client.job(waited, Until::Settled, wait).await),
+                        _ => drop(client.read(waited, Read { wait, ..Read::default() }).await),
+                    }
+                }));
+            }
+        }
+        let mut readers = Vec::new();
+        for _ in 0..20 {
+            let client = scene.client().await;
+            let read = Read { max: Some(4 << 20), ..Read::default() };
+            readers.push(tokio::spawn(async move { read_all(&client, large, read).await.0.len() }));
+        }
+        for reader in readers {
+            assert_eq!(reader.await.unwrap(), 30_000_000);
+        }
+        let most = scene.runner_memory();
+        assert!(waiters.iter().all(|waiter| !waiter.is_finished()), "they wait all the time");
+        waiters.iter().for_each(tokio::task::JoinHandle::abort);
+        drop(waiters);
+        until("memory to come back", || (scene.runner_memory() < most / 3).then_some(())).await;
+        let left = scene.runner_memory();
+        assert!(left < 12 << 10, "{left} KiB are left of {most}");
+        stop_now(&client, waited).await;
     });
 }

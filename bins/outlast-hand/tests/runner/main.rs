@@ -19,3 +19,4 @@ mod load;
 mod mutations;
 mod reading;
 mod secrets;
+mod words;

@@ -86,8 +86,11 @@ impl Scene {
     /// TERM, and waits for its end.
     #[track_caller]
     pub(crate) fn end_runner(&self) {
-        let status = self.runner.borrow_mut().take().expect("no runner").end();
+        let runner = self.runner.borrow_mut().take().expect("no runner");
+        let group = runner.group.clone();
+        let status = runner.end();
         assert!(status.is_some_and(|status| status.success()), "the runner ended with {status:?}");
+        assert!(!group.is_some_and(|group| group.exists()), "it left its group behind");
     }
 
     /// TERM without waiting.
@@ -415,7 +418,10 @@ impl Runner {
 
     fn end(mut self) -> Option<ExitStatus> {
         let _ = kill_process(self.pid(), Signal::TERM);
-        self.wait()
+        let status = self.wait();
+        // One that ends as it should takes its group along, and what it leaves is to be seen.
+        self.group.take_if(|_| status.is_some_and(|status| status.success()));
+        status
     }
 
     fn wait(&mut self) -> Option<ExitStatus> {
