@@ -29,13 +29,13 @@ struct Runner {
 
 impl Runner {
     fn start(program: &Path, home: &Path) -> Runner {
-        let mut child = Command::new(program)
-            .args(["serve", "--home"])
-            .arg(home)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("the runner");
+        let mut serve = Command::new(program);
+        serve.args(["serve", "--home"]).arg(home);
+        Runner::start_as(serve, home)
+    }
+
+    fn start_as(mut serve: Command, home: &Path) -> Runner {
+        let mut child = serve.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the runner");
         let mut line = String::new();
         let out = child.stdout.take().expect("its output");
         std::io::BufReader::new(out).read_line(&mut line).expect("its first line");
@@ -51,6 +51,16 @@ impl Runner {
     fn memory_kib(&self) -> u64 {
         let pid = Pid::from_child(&self.child);
         mem::smaps_rollup(Some(pid)).map_or(0, |rollup| rollup.rss)
+    }
+
+    /// [`Runner::end`] for one that something else has started: whoever listens at its socket is told.
+    fn end_served(mut self) {
+        let stream = std::os::unix::net::UnixStream::connect(&self.socket).expect("the runner's socket");
+        let peer = outlast_sys::unix::peer(std::os::fd::AsFd::as_fd(&stream)).expect("its process");
+        drop(stream);
+        let pid = peer.pid.expect("its process");
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("a signal");
+        self.child.wait().expect("the runner's end");
     }
 
     fn end(mut self) {
@@ -109,6 +119,57 @@ pub(crate) fn bench(bench: &mut Bench) {
     });
 }
 
+/// What the syncs of one round trip take, in milliseconds: those of a runner and of its keepers, traced. `None` where
+/// nothing traces.
+async fn own_syncs(bench: &Bench, hand: &Path) -> Option<f64> {
+    const ROUNDS: usize = 100;
+    let (home, trace) = (bench.disk.join("traced"), bench.disk.join("syncs.txt"));
+    Command::new("strace").arg("-V").stdout(Stdio::null()).status().ok().filter(|status| status.success())?;
+    let mut strace = Command::new("strace");
+    // The filter stops nothing but the syncs themselves.
+    strace.args(["--seccomp-bpf", "-f", "-qq", "-y", "-T", "-e", "trace=fsync,fdatasync", "-o"]).arg(&trace);
+    strace.arg(hand).args(["serve", "--home"]).arg(&home);
+    let runner = Runner::start_as(strace, &home);
+    let client = runner.connect(Http::Two).await;
+    for round in 0..ROUNDS {
+        run_true(&client, format!("traced-{round}")).await;
+    }
+    drop(client);
+    runner.end_served();
+    // Lines of `PID fsync(5</home/jobs>) = 0 <0.000234>`; one that is interrupted goes on in a line of its own.
+    let text = std::fs::read_to_string(&trace).ok()?;
+    let mut begun = std::collections::HashMap::new();
+    let mut took: std::collections::HashMap<String, Vec<f64>> = std::collections::HashMap::new();
+    for line in text.lines() {
+        let pid = line.split_whitespace().next().unwrap_or_default();
+        let file = line.split_once('<').and_then(|(_, rest)| rest.split_once('>')).map(|(file, _)| file);
+        let kind = match line.contains("resumed>") {
+            true => begun.remove(pid),
+            false => file.map(|file| kind_of(&home, file)),
+        };
+        let Some(kind) = kind else { continue };
+        if line.contains("<unfinished") {
+            begun.insert(pid, kind);
+        } else if let Some(seconds) = line.strip_suffix('>').and_then(|line| line.rsplit_once('<')) {
+            took.entry(kind).or_default().push(seconds.1.parse::<f64>().ok()? * 1e3);
+        }
+    }
+    // What happens once, at the start, is no part of a round trip.
+    Some(took.into_values().filter(|times| times.len() >= ROUNDS).map(median).sum())
+}
+
+/// A file of a home without the names that differ from job to job.
+fn kind_of(home: &Path, file: &str) -> String {
+    let below = Path::new(file).strip_prefix(home).unwrap_or(Path::new(file));
+    let words = below.components().map(|word| word.as_os_str().to_string_lossy().into_owned());
+    let words =
+        words.map(|word| if word.len() > 15 && !word.contains("json") { "JOB".to_owned() } else { word });
+    let words: Vec<String> = words
+        .map(|word| word.split_once(".json").map_or(word.clone(), |(name, _)| name.to_owned()))
+        .collect();
+    words.join("/")
+}
+
 /// `true`, admitted, run and its receipt read, over a Unix socket, in turn with its own syncs and two spawns.
 async fn round_trips(bench: &mut Bench, hand: &Path) {
     const ROUNDS: usize = 200;
@@ -118,17 +179,24 @@ async fn round_trips(bench: &mut Bench, hand: &Path) {
     let syncs = bench.disk.join("runner-syncs");
     std::fs::create_dir_all(&syncs).expect("a folder");
     let client = runner.connect(Http::Two).await;
-    let (mut floor, mut whole, mut parts) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut two_spawns, mut bare) = (Vec::new(), Vec::new());
+    let (mut whole, mut parts) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
-        let spawns = time(&mut Command::new("/bin/true")) + time(&mut Command::new("/bin/true"));
-        floor.push(spawns + six_syncs(&syncs, round));
+        two_spawns.push(time(&mut Command::new("/bin/true")) + time(&mut Command::new("/bin/true")));
+        bare.push(six_syncs(&syncs, round));
         let (started, asked) = (Instant::now(), outlast_hand::clock::unix_now().0);
         let view = run_true(&client, format!("round-{round}")).await;
         whole.push(millis(started));
         parts.push(stages(&view, asked, outlast_hand::clock::unix_now().0));
     }
     let (p50, p99) = (quantile(&whole, 0.5), quantile(&whole, 0.99));
-    bench.note("two spawns and six syncs, p50", median(floor.clone()), "ms");
+    let (two_spawns, bare) = (median(two_spawns), median(bare));
+    let own = own_syncs(bench, hand).await;
+    bench.note("two spawns, p50", two_spawns, "ms");
+    if let Some(own) = own {
+        bench.note("its own six syncs, traced, p50 each", own, "ms");
+    }
+    bench.note("six bare syncs of files of the same sizes, p50", bare, "ms");
     bench.note("through the runner, p50", p50, "ms");
     bench.note("through the runner, p99", p99, "ms");
     for (stage, name) in [
@@ -144,7 +212,13 @@ async fn round_trips(bench: &mut Bench, hand: &Path) {
     {
         bench.note(&format!("  {name}"), median(parts.iter().map(|part| part[stage]).collect()), "ms");
     }
-    bench.figure("p50 / (two spawns and six syncs)", p50 / median(floor), "x", 1.5, false);
+    match own {
+        Some(own) => {
+            bench.figure("p50 / (two spawns and its own syncs)", p50 / (two_spawns + own), "x", 1.5, false)
+        }
+        None => println!("  not compared with its own syncs: there is no strace"),
+    }
+    bench.note("p50 / (two spawns and six bare syncs)", p50 / (two_spawns + bare), "x");
     bench.figure("p99 / p50", p99 / p50, "x", 4.0, false);
 
     const AT_ONCE: usize = 50;

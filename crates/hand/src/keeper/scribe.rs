@@ -142,6 +142,7 @@ pub(super) fn run(scribe: Scribe<'_>) -> i32 {
     match lock(&scribe).and_then(|lock| State::new(scribe).map(|state| (lock, state))) {
         Ok((_lock, mut state)) => {
             state.run();
+            give_back_reserve(&state.ledger);
             0
         }
         Err(_) => 1,
@@ -697,7 +698,6 @@ impl<'a> State<'a> {
         }
         match written {
             Ok(()) => {
-                give_back_reserve(&self.ledger);
                 self.tell(ToWarden::Settled);
                 self.finished = true;
             }

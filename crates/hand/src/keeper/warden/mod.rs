@@ -354,27 +354,35 @@ fn readable(fd: BorrowedFd<'_>) -> bool {
     crate::control::wait_readable(fd, Some(Duration::ZERO)).unwrap_or(false)
 }
 
-/// Has the keeper's own group removed once this process has left it by ending: by a last child that is born outside.
+/// Has the keeper's own group removed once this process has left it by ending: by a last child that is born outside. In the
+/// launcher's group, which may have gone since with its launcher; beside the home's groups then.
 fn remove_outer_later(keeper: &Keeper) {
     let Some(groups) = &keeper.containment.groups else { return };
     let Ok(own) = pidfd::open(rustix::process::getpid()) else { return };
-    let Ok(origin) = files::open_dir(&groups.origin) else { return };
-    let into_cgroup = Some(origin.as_fd());
-    let options =
-        fork::ForkOptions { into_cgroup, exit_signal: Some(Signal::CHILD), ..fork::ForkOptions::default() };
-    let _ = fork::fork_child(options, &[own.as_raw_fd()], || {
-        let _ = poll(&mut [PollFd::new(&own, PollFlags::IN)], None);
-        // The group counts as populated until the kernel has let go of the last zombie in it.
-        for _ in 0..200 {
-            groups.remove_outer();
-            if !groups.keeper.path().exists() {
-                break;
+    for outside in [Some(groups.origin.as_path()), groups.place.parent()].into_iter().flatten() {
+        let Ok(outside) = files::open_dir(outside) else { continue };
+        let options = fork::ForkOptions {
+            into_cgroup: Some(outside.as_fd()),
+            exit_signal: Some(Signal::CHILD),
+            ..fork::ForkOptions::default()
+        };
+        let born = fork::fork_child(options, &[own.as_raw_fd()], || {
+            let _ = poll(&mut [PollFd::new(&own, PollFlags::IN)], None);
+            // The group counts as populated until the kernel has let go of the last zombie in it.
+            for _ in 0..200 {
+                groups.remove_outer();
+                if !groups.keeper.path().exists() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(5));
             }
-            std::thread::sleep(Duration::from_millis(5));
+            if let Some(jobs) = keeper.job_path.parent() {
+                groups.sweep(jobs);
+            }
+            0
+        });
+        if born.is_ok() {
+            return;
         }
-        if let Some(jobs) = keeper.job_path.parent() {
-            groups.sweep(jobs);
-        }
-        0
-    });
+    }
 }
