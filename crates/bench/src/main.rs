@@ -1,6 +1,6 @@
 //! Measures what Outlast promises for one machine, and prints each figure beside its limit.
 //!
-//! `cargo build --release --workspace && cargo run --release -p outlast-bench [spawn|output|idle|kill|runner]…`
+//! `cargo build --release --workspace && cargo run --release -p outlast-bench [spawn|output|idle|kill|runner|stream]…`
 //!
 //! Machines are shared and noisy: every ratio is taken within one run, its two sides in turn, and medians are quoted. A
 //! figure that misses its limit is marked, and the program then ends with status 1.
@@ -24,7 +24,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// What can be asked for; without a word, all of them.
-const BENCHMARKS: [&str; 5] = ["spawn", "kill", "output", "idle", "runner"];
+const BENCHMARKS: [&str; 6] = ["spawn", "kill", "output", "idle", "runner", "stream"];
 
 fn main() {
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -48,6 +48,9 @@ fn main() {
     }
     if runs("runner") {
         runner::bench(&mut bench);
+    }
+    if runs("stream") {
+        runner::stream(&mut bench);
     }
     bench.clean_up();
     if bench.missed > 0 {

@@ -103,7 +103,7 @@ fn quantile(values: &[f64], part: f64) -> f64 {
     sorted[((sorted.len() - 1) as f64 * part).round() as usize]
 }
 
-/// All of it.
+/// What one program, round trips and admissions cost.
 pub(crate) fn bench(bench: &mut Bench) {
     let hand = bench.outlast.with_file_name("outlast-hand");
     assert!(hand.exists(), "build it first: cargo build --release --workspace");
@@ -115,8 +115,15 @@ pub(crate) fn bench(bench: &mut Bench) {
     local.block_on(&runtime, async {
         round_trips(bench, &hand).await;
         admissions(bench, &hand).await;
-        output(bench, &hand).await;
     });
+}
+
+/// Output read while it is produced.
+pub(crate) fn stream(bench: &mut Bench) {
+    let hand = bench.outlast.with_file_name("outlast-hand");
+    assert!(hand.exists(), "build it first: cargo build --release --workspace");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("an event loop");
+    LocalSet::new().block_on(&runtime, output(bench, &hand));
 }
 
 /// What the syncs of one round trip take, in milliseconds: those of a runner and of its keepers, traced. `None` where

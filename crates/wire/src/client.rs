@@ -18,7 +18,7 @@ use crate::view::{Acknowledged, FenceView, JobList, JobView};
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use outlast_core::id::{BrainId, Cursor, Generation, JobId, RunId, Scope};
 use serde::Serialize;
@@ -36,6 +36,8 @@ const GOOD_FOR: Duration = Duration::from_secs(120);
 
 /// The largest answer that is taken.
 const ANSWER_AT_MOST: usize = 64 << 20;
+/// As much is set aside for an answer on its word.
+const PROMISE_AT_MOST: u64 = 2 << 20;
 
 /// How often an idle connection is pinged, and how long the answer may take: below the 60 s of common proxies.
 const PING_EVERY: Duration = Duration::from_secs(20);
@@ -577,9 +579,7 @@ async fn exchange(
 
 async fn read_answer(response: Response<Incoming>) -> Result<Answered, ClientError> {
     let (head, body) = response.into_parts();
-    let body = Limited::new(body, ANSWER_AT_MOST).collect().await;
-    let body =
-        body.map_err(|source| ClientError::Connection { doing: "reading the answer", source })?.to_bytes();
+    let body = read_body(body).await?;
     if head.status.is_success() {
         return Ok(Answered { headers: head.headers, body });
     }
@@ -587,6 +587,28 @@ async fn read_answer(response: Response<Incoming>) -> Result<Answered, ClientErr
         .is_some_and(|kind| kind.starts_with(problem::CONTENT_TYPE));
     let problem = if is_problem { from_json(&body)? } else { of_stranger(head.status, &body) };
     Err(ClientError::Refused(Box::new(problem)))
+}
+
+/// A body in one piece. One that comes in parts, as over HTTP/1.1, is copied out of the connection's buffer part by part, and
+/// each is let go at once, so that the buffer can be used again: kept until the last has come, every part would be memory
+/// that is new.
+async fn read_body(body: Incoming) -> Result<Bytes, ClientError> {
+    let promised = usize::try_from(body.size_hint().lower().min(PROMISE_AT_MOST)).unwrap_or(0);
+    let mut body = Limited::new(body, ANSWER_AT_MOST);
+    let mut whole = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame =
+            frame.map_err(|source| ClientError::Connection { doing: "reading the answer", source })?;
+        let Ok(data) = frame.into_data() else { continue };
+        if whole.is_empty() {
+            if body.is_end_stream() {
+                return Ok(data);
+            }
+            whole.reserve(promised.max(data.len()));
+        }
+        whole.extend_from_slice(&data);
+    }
+    Ok(whole.into())
 }
 
 /// An error that no runner wrote: a proxy's, perhaps.
