@@ -198,13 +198,10 @@ fn a_stop_races_an_exit() {
             ask.work.containment = Some(mode);
             let run = ground.started(&ask);
             std::thread::sleep(Duration::from_micros(random.below(6000)));
-            let asked =
-                std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_micros()
-                    as u64;
             let answer = run.stop("s1", random.below(2) == 0);
             let receipt = run.settled();
             let text = std::fs::read(run.job.path().join("receipt.json")).unwrap();
-            check_race(&run, &receipt, &answer, asked);
+            check_race(&run, &receipt, &answer);
             run.closed();
             assert_eq!(std::fs::read(run.job.path().join("receipt.json")).unwrap(), text, "written once");
             won[match (&receipt.cause, answer) {
@@ -217,7 +214,7 @@ fn a_stop_races_an_exit() {
     });
 }
 
-fn check_race(run: &Run, receipt: &Receipt, answer: &StopAnswer, asked: u64) {
+fn check_race(run: &Run, receipt: &Receipt, answer: &StopAnswer) {
     let noted = run.ledger().iter().any(|record| matches!(record, Record::StopAccepted { .. }));
     match (&receipt.cause, answer) {
         (Cause::Stop { id }, _) => {
@@ -225,9 +222,7 @@ fn check_race(run: &Run, receipt: &Receipt, answer: &StopAnswer, asked: u64) {
         }
         (Cause::OwnEnd, StopAnswer::Accepted) => {
             assert_eq!(receipt.exit, exited(3));
-            // One that came when the tree was dead had nothing to do, and may be missing from the receipt.
-            let late = receipt.times.dead.0 <= asked;
-            assert!(!receipt.stops.is_empty() || noted || late, "a stop was accepted and is nowhere");
+            assert!(!receipt.stops.is_empty() || noted, "a stop was accepted and is nowhere");
         }
         (Cause::OwnEnd, StopAnswer::NoKeeper) => {
             assert_eq!((&receipt.exit, receipt.stops.len()), (&exited(3), 0))

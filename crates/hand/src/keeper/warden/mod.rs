@@ -120,6 +120,7 @@ struct Running<'k> {
     drain_until: Option<Mono>,
     ended: Option<Box<Ended>>,
     receipt: Option<Box<serde_json::value::RawValue>>,
+    receipt_failed: bool,
     settled: bool,
 }
 
@@ -185,6 +186,7 @@ impl<'k> Running<'k> {
             drain_until: None,
             ended: None,
             receipt: None,
+            receipt_failed: false,
             settled: false,
         };
         running.count_followers();

@@ -79,7 +79,7 @@ impl Running<'_> {
                 self.settled = true;
                 self.tell_watchers(&Say::Settled);
             }
-            ToWarden::ReceiptFailed(_) => {}
+            ToWarden::ReceiptFailed(_) => self.receipt_failed = true,
         }
     }
 
