@@ -126,11 +126,13 @@ fn parse_job_id(text: &str) -> Option<JobId> {
         }
         bytes.copy_from_slice(&bits.to_be_bytes()[3..]);
     }
-    let counter = |text: &str| {
-        let plain = !text.starts_with('0') && text.bytes().all(|c| c.is_ascii_digit());
-        plain.then(|| text.parse::<NonZeroU32>().ok())?
-    };
     Some(JobId { call: CallHash(hash), number: counter(number)?, attempt: Attempt(counter(attempt)?) })
+}
+
+/// A number from 1, written in one way only.
+fn counter(text: &str) -> Option<NonZeroU32> {
+    let plain = !text.starts_with('0') && text.bytes().all(|c| c.is_ascii_digit());
+    plain.then(|| text.parse().ok())?
 }
 
 impl Serialize for JobId {
@@ -204,9 +206,108 @@ name! {
     BrainId
 }
 name! {
+    /// The brain's durable promise about one logical command.
+    TaskId
+}
+name! {
+    /// Whose data this is: nobody finds what belongs to another tenant.
+    TenantId
+}
+name! {
+    /// A thread that several people may share.
+    ConversationId
+}
+name! {
+    /// A person, or a program that acts as one.
+    PrincipalId
+}
+name! {
+    /// A stop's own id, so that a repeated request is the same stop.
+    StopId
+}
+name! {
+    /// What a worker holds while an event is its to hand over. Nobody else knows it.
+    ClaimToken
+}
+name! {
     /// The kernel's identity of one boot (`/proc/sys/kernel/random/boot_id`). Another boot means that no process
     /// of the earlier one lives.
     BootId
+}
+
+/// What a task went through that its run must be told of. Part of an event's id: what happens once has one id,
+/// whoever notices it and however often.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Transition {
+    /// The attempt is over, however it ended.
+    Ended,
+}
+
+impl Transition {
+    /// The word in an id.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Transition::Ended => "ended",
+        }
+    }
+}
+
+/// The name of an event: `<task>/<attempt>/<transition>`. It follows from what happened alone, so two workers that
+/// notice the same end owe one event, and its receiver can tell a repeat.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct EventId {
+    /// The task.
+    pub task: TaskId,
+    /// Which attempt of it.
+    pub attempt: Attempt,
+    /// What happened to it.
+    pub transition: Transition,
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.task, self.attempt, self.transition.name())
+    }
+}
+
+impl fmt::Debug for EventId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A text that is no event id.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("`{0}` is not an event id; ids look like TASK/1/ended")]
+pub struct NotAnEventId(pub String);
+
+impl FromStr for EventId {
+    type Err = NotAnEventId;
+
+    fn from_str(text: &str) -> Result<Self, NotAnEventId> {
+        parse_event_id(text).ok_or_else(|| NotAnEventId(text.chars().take(80).collect()))
+    }
+}
+
+fn parse_event_id(text: &str) -> Option<EventId> {
+    // From the end: a task's name may hold a slash, what follows it holds none.
+    let mut parts = text.rsplitn(3, '/');
+    let (transition, attempt, task) = (parts.next()?, parts.next()?, parts.next()?);
+    let transition = (transition == Transition::Ended.name()).then_some(Transition::Ended)?;
+    Some(EventId { task: TaskId::new(task).ok()?, attempt: Attempt(counter(attempt)?), transition })
+}
+
+impl Serialize for EventId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for EventId {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
 }
 
 /// A name that is too long, empty or unprintable.
@@ -281,8 +382,16 @@ mod tests {
         }
 
         #[test]
+        fn event_ids_are_read_back(task in "[a-z/]{1,9}", attempt in 1u32..) {
+            let attempt = Attempt(NonZeroU32::new(attempt).unwrap());
+            let id = EventId { task: TaskId::new(task).unwrap(), attempt, transition: Transition::Ended };
+            prop_assert_eq!(id.to_string().parse::<EventId>(), Ok(id));
+        }
+
+        #[test]
         fn no_text_panics(text: String) {
             let _ = text.parse::<JobId>();
+            let _ = text.parse::<EventId>();
         }
     }
 
@@ -302,6 +411,15 @@ mod tests {
             assert_eq!(serde_json::from_str::<RunId>(text).is_ok(), valid, "{text}");
         }
         assert_eq!(serde_json::to_string(&BrainId::new("b").unwrap()).unwrap(), r#""b""#);
+    }
+
+    #[test]
+    fn what_is_no_event_id() {
+        for text in
+            ["", "t", "t/1", "/1/ended", "t/0/ended", "t/01/ended", "t/1/begun", "t/1/ended/", "t/+1/ended"]
+        {
+            assert!(text.parse::<EventId>().is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -15,9 +15,18 @@
 //! - [`ledger`] and [`receipt`]: what a keeper writes down.
 //! - [`status`]: the one function that says what state a job is in, and the obligations behind it.
 //! - [`verdict`]: what a caller of a settled job is told: exit code and error code.
+//!
+//! What the brain decides by:
+//!
+//! - [`task`]: what state a task is in, what is owed about it, and how far its result has come.
+//! - [`cutover`]: whether a call's reply carries the result, or the task is handed off.
+//! - [`delivery`]: which event a run is owed, and when and to whom it is handed over.
+//! - [`stops`]: which tasks a stop hits.
 #![forbid(unsafe_code)]
 
 pub mod bytes;
+pub mod cutover;
+pub mod delivery;
 pub mod duration;
 pub mod evidence;
 pub mod exit;
@@ -31,6 +40,8 @@ pub mod receipt;
 mod schema;
 pub mod spec;
 pub mod status;
+pub mod stops;
+pub mod task;
 pub mod time;
 pub mod verdict;
 pub mod warden;

@@ -32,6 +32,12 @@ impl Mono {
 }
 
 impl UnixMicros {
+    /// The moment `length` later. Saturates: what is due past the end of time is never due.
+    #[must_use]
+    pub fn plus(self, length: Millis) -> UnixMicros {
+        UnixMicros(self.0.saturating_add(length.0.saturating_mul(1000)))
+    }
+
     /// Whole milliseconds from `earlier` until this moment; zero when the clock was set back in between.
     #[must_use]
     pub fn since(self, earlier: UnixMicros) -> Millis {
