@@ -168,7 +168,7 @@ pub enum Queued {
 }
 
 /// What is known of a conversation.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ConversationFacts {
     /// Whose.
     pub tenant: TenantId,

@@ -5,7 +5,7 @@
 
 use crate::bytes::Bytes;
 use crate::evidence::{Evidence, Isolation};
-use crate::exit::{Cause, Exit};
+use crate::exit::{Cause, Exit, NotStarted};
 use crate::fence::{Stale, StopRequest};
 use crate::id::{BootId, Cursor};
 use crate::spec::Boundary;
@@ -24,6 +24,10 @@ pub enum StartMark {
         name: String,
         /// When.
         at: UnixMicros,
+        /// Why nothing starts. Whoever writes the receipt writes this, so that it is one reason whoever that is. Absent in marks
+        /// of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        why: Option<NotStarted>,
     },
 }
 

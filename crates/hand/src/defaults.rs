@@ -16,3 +16,6 @@ pub const DRAIN: Millis = Millis(2_000);
 
 /// The output that is kept, in bytes: past it the first MiB and the newest.
 pub const LOG_LIMIT: u64 = 1 << 30;
+
+/// The least limit of output that is kept, in bytes.
+pub const LEAST_LOG: u64 = 64 << 10;

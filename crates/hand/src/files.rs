@@ -87,19 +87,38 @@ pub fn open_for_sync(dir: BorrowedFd<'_>, name: &str) -> io::Result<std::fs::Fil
 /// # Errors
 /// What the system says; the old file, if any, is then still whole.
 pub fn write_durably(dir: BorrowedFd<'_>, name: &str, bytes: &[u8]) -> io::Result<()> {
-    write_durably_after(dir, name, bytes, || Ok(()))
+    publish(dir, name, bytes, || Ok(()), |aside| Ok(rustix::fs::renameat(dir, aside, dir, name)?))
 }
 
-/// [`write_durably`], with `first` done after the sync of the file and before it gets its name: what `first` syncs shares a
-/// commit of the file system's journal with it.
+/// Writes a file durably that is written once: one that is there is left as it is, and made durable. Says whether it is
+/// there by this call.
+///
+/// `first` is done after the sync of the file and before it gets its name: what `first` syncs shares a commit of the file
+/// system's journal with it.
 ///
 /// # Errors
 /// As [`write_durably`], and those of `first`.
-pub(crate) fn write_durably_after(
+pub(crate) fn write_once(
     dir: BorrowedFd<'_>,
     name: &str,
     bytes: &[u8],
     first: impl FnOnce() -> io::Result<()>,
+) -> io::Result<bool> {
+    match publish(dir, name, bytes, first, |aside| rename_new(dir, aside, dir, name)) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            rustix::fs::fsync(dir)?;
+            Ok(false)
+        }
+        other => other.map(|()| true),
+    }
+}
+
+fn publish(
+    dir: BorrowedFd<'_>,
+    name: &str,
+    bytes: &[u8],
+    first: impl FnOnce() -> io::Result<()>,
+    rename: impl FnOnce(&str) -> io::Result<()>,
 ) -> io::Result<()> {
     let aside = name_aside(name);
     let written = create_new(dir, &aside, bytes)
@@ -112,8 +131,7 @@ pub(crate) fn write_durably_after(
             _ => Err(error),
         })
         .and_then(|file| file.sync_all());
-    let renamed =
-        written.and_then(|()| first()).and_then(|()| Ok(rustix::fs::renameat(dir, &aside, dir, name)?));
+    let renamed = written.and_then(|()| first()).and_then(|()| rename(&aside));
     if let Err(error) = renamed {
         let _ = rustix::fs::unlinkat(dir, &aside, AtFlags::empty());
         return Err(error);

@@ -147,7 +147,11 @@ pub(crate) fn settle_failed(
     let settled = crate::files::open_dir(home).and_then(|home| {
         start::never_started(home.as_fd(), job.dir(), job.spec(), NotStarted::SetUpFailed, "its launcher")
     });
-    settled.map_err(|source| refused("settling what cannot be started", source))?;
+    let settled = settled.map_err(|source| refused("settling what cannot be started", source))?;
+    if settled != Some(NotStarted::SetUpFailed) {
+        // A stop was first, or a settler: the receipt says so.
+        return Ok(());
+    }
     let Failed { code, message, remedy } = failed;
     let (code, remedy) = ((*code).to_owned(), (*remedy).to_owned());
     let _ = control::send(watcher.as_fd(), &Say::Failed { code, message: message.clone(), remedy }, &[]);

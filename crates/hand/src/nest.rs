@@ -27,8 +27,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Room in its command line for that of a keeper.
-const TITLE_BYTES: usize = 4200;
+/// Room in its command line for that of a keeper, beside the home's path.
+const TITLE_BYTES: usize = 64;
 /// The longest request: a path, and that of a group.
 const REQUEST_BYTES: usize = 32 << 10;
 
@@ -48,11 +48,11 @@ struct Request {
 }
 
 impl Nest {
-    /// Starts one. `program` is the keeper's program, as for [`launch::Launch`].
+    /// Starts one for the jobs of a home. `program` is the keeper's program, as for [`launch::Launch`].
     ///
     /// # Errors
     /// As for [`launch::launch`]; [`LaunchError::NoProgram`] where the keeper's program is a larger one.
-    pub fn start(program: Option<&Path>) -> Result<Nest, LaunchError> {
+    pub fn start(home: &Path, program: Option<&Path>) -> Result<Nest, LaunchError> {
         let refused =
             |stage: &str, source: io::Error| LaunchError::Refused { stage: stage.to_owned(), source };
         let (ours, theirs) = unix::pair().map_err(|errno| refused("making its channel", errno.into()))?;
@@ -61,7 +61,7 @@ impl Nest {
             return Err(LaunchError::NoProgram(io::Error::new(io::ErrorKind::NotFound, why)));
         };
         let program = launch::text(program.into_os_string().into_vec())?;
-        let room = launch::text(vec![b' '; TITLE_BYTES])?;
+        let room = launch::text(vec![b' '; home.as_os_str().len() + TITLE_BYTES])?;
         let argv = vec![program.clone(), launch::text(b"nest".to_vec())?, room];
         let null = launch::null()?;
         let mut spawn = Spawn::new(program);

@@ -87,7 +87,7 @@ pub fn settle(home: &Home, job: &Job, how: &Settle) -> io::Result<Outcome> {
     match settling(&facts) {
         Settling::NotNeeded => Ok(Outcome::KeeperLives),
         Settling::ClaimStart => {
-            if never_started(home.dir(), job.dir(), job.spec(), NotStarted::NoKeeper, SETTLER)? {
+            if never_started(home.dir(), job.dir(), job.spec(), NotStarted::NoKeeper, SETTLER)?.is_some() {
                 contain::remove_left(home.path(), job.spec());
             }
             Ok(match job.receipt()? {
@@ -114,7 +114,8 @@ pub fn settle(home: &Home, job: &Job, how: &Settle) -> io::Result<Outcome> {
 /// # Errors
 /// What the system says.
 pub fn cancel_unstarted(home: &Home, job: &Job) -> io::Result<bool> {
-    let cancelled = never_started(home.dir(), job.dir(), job.spec(), NotStarted::Cancelled, "a stop")?;
+    let cancelled =
+        never_started(home.dir(), job.dir(), job.spec(), NotStarted::Cancelled, "a stop")?.is_some();
     if cancelled {
         contain::remove_left(home.path(), job.spec());
     }
@@ -380,9 +381,9 @@ fn finish(home: &Home, job: &Job, facts: &JobFacts, proof: DeathProof) -> io::Re
             stops: ledger.stops.into_iter().map(|stop| stop.id).collect(),
         },
     );
-    files::write_durably(job.dir(), name::RECEIPT, &serde_json::to_vec(&receipt)?)?;
+    let ours = files::write_once(job.dir(), name::RECEIPT, &serde_json::to_vec(&receipt)?, || Ok(()))?;
     tidy(home, job, true);
-    Ok(receipt)
+    if ours { Ok(receipt) } else { job.receipt()?.ok_or_else(|| io::ErrorKind::NotFound.into()) }
 }
 
 /// What the log of a lost job holds, its torn tail cut. Its hash is known where nothing of it is missing.

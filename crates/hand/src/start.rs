@@ -38,23 +38,24 @@ pub(crate) fn take_start_mark(job_dir: BorrowedFd<'_>, mark: &StartMark) -> io::
     }
 }
 
-/// Settles a job under which nothing was started and nothing ever will be, because the start mark is taken here.
-/// `false` where a keeper has it.
+/// Settles a job under which nothing was started and nothing ever will be, because the start mark is taken here, or was by
+/// somebody who has not written the receipt yet. Gives the reason as the mark has it, which is the receipt's, whoever writes
+/// that; `None` where a keeper has the mark.
 pub(crate) fn never_started(
     home: BorrowedFd<'_>,
     job_dir: BorrowedFd<'_>,
     spec: &Spec,
     why: NotStarted,
     by: &str,
-) -> io::Result<bool> {
-    let mark = StartMark::Settler { name: by.to_owned(), at: clock::unix_now() };
-    let claimed_by = if take_start_mark(job_dir, &mark)? {
-        by.to_owned()
+) -> io::Result<Option<NotStarted>> {
+    let mark = StartMark::Settler { name: by.to_owned(), at: clock::unix_now(), why: Some(why) };
+    let (claimed_by, why) = if take_start_mark(job_dir, &mark)? {
+        (by.to_owned(), why)
     } else {
         match job::read_json(job_dir, name::START)? {
-            // A settler that died before it wrote the receipt.
-            Some(StartMark::Settler { name, .. }) => name,
-            _ => return Ok(false),
+            // It has died before it wrote the receipt, or is about to.
+            Some(StartMark::Settler { name, why: marked, .. }) => (name, marked.unwrap_or(why)),
+            _ => return Ok(None),
         }
     };
     let now = clock::unix_now();
@@ -83,9 +84,9 @@ pub(crate) fn never_started(
         stops: Vec::new(),
     };
     let receipt = Receipt::assemble(spec, evidence::never_started(StartMarkTaken::by(claimed_by)), facts);
-    files::write_durably(job_dir, name::RECEIPT, &serde_json::to_vec(&receipt)?)?;
+    files::write_once(job_dir, name::RECEIPT, &serde_json::to_vec(&receipt)?, || Ok(()))?;
     if let Ok(open) = files::open_subdir(home, "open") {
         let _ = rustix::fs::unlinkat(open, spec.job_id.to_string().as_str(), AtFlags::empty());
     }
-    Ok(true)
+    Ok(Some(why))
 }

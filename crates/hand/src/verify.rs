@@ -271,9 +271,14 @@ impl Check {
                 !by_keeper && mark.is_some_and(|mark| mark.isolation != Isolation::SameUid)
             }
             Evidence::BootChanged { started_in, settled_in } => !by_keeper && started_in != settled_in,
-            Evidence::NeverStarted { .. } => {
-                matches!(receipt.exit, Exit::NotStarted { .. }) && mark.is_none()
-            }
+            Evidence::NeverStarted { .. } => match (&receipt.exit, &facts.start) {
+                // Whoever took the mark said why; whoever wrote the receipt says the same.
+                (Exit::NotStarted { why }, Some(StartMark::Settler { why: Some(marked), .. })) => {
+                    why == marked
+                }
+                (Exit::NotStarted { .. }, _) => mark.is_none(),
+                _ => false,
+            },
             Evidence::SandboxDestroyed { provider_ref, .. } => !provider_ref.is_empty(),
         };
         if !fits {

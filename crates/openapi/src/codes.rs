@@ -76,6 +76,7 @@ pub const CODES: &[Code] = &[
     once(422, "BAD_HELLO", "the offer lists no version or too many, or the client's name is too long"),
     once(422, "BAD_NAME", "the name of the person who attests is empty or too long"),
     once(422, "BAD_STOP", "the id of the stop is empty, too long or unprintable"),
+    once(422, "BAD_LIMIT", "a limit is too small to be kept"),
     once(422, "BAD_VARIABLE", "a name or value cannot be an environment variable"),
     once(422, "BUSY_WAIT_REFUSED", "the command only waits, and a model wrote it"),
     once(
@@ -92,6 +93,7 @@ pub const CODES: &[Code] = &[
     again(500, "INTERNAL", "a fault of the runner"),
     again(500, "STORAGE_FAILED", "the home could not be read or written"),
     again(503, "BUSY", "too many calls wait already, or the memory for bodies is in use"),
+    again(503, "KEEPER_SILENT", "the job's keeper lives and does not answer"),
     again(503, "OUT_OF_RESOURCES", "the machine has no descriptors, processes or memory left"),
     again(507, "STORAGE_FULL", "the disk of the home is full; stops and reads go on"),
 ];

@@ -141,6 +141,7 @@ pub(crate) fn operations() -> Vec<Operation> {
             answers: "The job, new or found.",
             codes: &[
                 "BAD_COMMAND",
+                "BAD_LIMIT",
                 "BAD_VARIABLE",
                 "BUSY_WAIT_REFUSED",
                 "CWD_NOT_FOUND",
@@ -270,7 +271,7 @@ pub(crate) fn operations() -> Vec<Operation> {
             answer: Answer::Json("Stopped", named(samples::stopped())),
             answers: "What became of the stop. One that is stale is an answer here and not a problem, because the job is \
                       known.",
-            codes: &["BAD_STOP"],
+            codes: &["BAD_STOP", "KEEPER_SILENT"],
         },
         Operation {
             id: "settleJob",

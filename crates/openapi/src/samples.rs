@@ -329,7 +329,7 @@ pub fn list() -> JobList {
         exit: None,
         command: "make test".to_owned(),
     };
-    JobList { jobs: vec![summary], next_after: Some(job_id()) }
+    JobList { jobs: vec![summary], unreadable: Vec::new(), next_after: Some(job_id()) }
 }
 
 pub(crate) fn stop() -> Stop {

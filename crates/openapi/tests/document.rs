@@ -535,7 +535,7 @@ fn answers_of_every_kind_are_what_the_schema_says() {
     let progress = Some(Progress { done: 1, total: None, unit: None });
     checker.accepts("JobView", &JobView { progress, ..full });
     checker.accepts("JobList", &samples::list());
-    checker.accepts("JobList", &JobList { jobs: Vec::new(), next_after: None });
+    checker.accepts("JobList", &JobList { jobs: Vec::new(), unreadable: Vec::new(), next_after: None });
     let other_job = Stale::OtherJob { meant: samples::job_id(), target: samples::job_id().next_attempt() };
     checker.accepts("Stopped", &outlast_wire::verbs::Stopped::Stale { stale: other_job });
     for (_, stopped) in samples::stopped() {

@@ -180,6 +180,15 @@ fn check_sizes(admission: &Admission) -> Result<(), Problem> {
         }
         Command::Script { .. } => {}
     }
+    if let Some(size) = admission.limits.log_bytes
+        && (1..defaults::LEAST_LOG).contains(&size)
+    {
+        let detail = format!(
+            "log_bytes is {size}; a log has at least {} bytes, and 0 is no limit",
+            defaults::LEAST_LOG
+        );
+        return Err(bad("BAD_LIMIT", detail));
+    }
     for (what, count) in [
         ("words of the command", words),
         ("variables", admission.env.len() + admission.inherited.len()),
@@ -219,7 +228,10 @@ fn secrets(admission: &Admission) -> Result<Vec<(String, Vec<u8>)>, Problem> {
         Command::Script { text, .. } => vec![&text.0],
     };
     let kept = words.into_iter().chain(admission.env.values().map(|value| value.0.as_slice()));
-    for text in kept.chain([admission.key.as_str().as_bytes()]) {
+    let names = [Some(admission.key.as_str()), admission.run.as_ref().map(|run| run.as_str())];
+    let names = names.into_iter().chain([admission.brain.as_ref().map(|brain| brain.as_str())]).flatten();
+    let names = names.chain(admission.env.keys().map(String::as_str));
+    for text in kept.chain(names.map(str::as_bytes)) {
         let values = secrets.iter().map(|(name, value)| (name.as_str(), value.as_slice()));
         if let Some(name) = reading::secret_within(text, values) {
             let detail = format!("the value of the secret {name} stands in what is kept in clear");

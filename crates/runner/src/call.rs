@@ -287,6 +287,14 @@ impl Call<'_> {
     /// Remembers the request; `true` where it is a repetition. An id that another request had is refused. `what` is what
     /// its query asks for; how long it waits makes no other request of it.
     fn note(&self, what: &str, body: &[u8]) -> Result<bool, Problem> {
+        // Its headers were in time; its body may have been stuck on the way since.
+        if let Some(facts) = &self.admittance.facts
+            && facts.expires_at <= clock::unix_now().0 / 1000
+        {
+            let why = "it had expired when its body was there";
+            self.dropped(why);
+            return Err(guard::stale(why));
+        }
         let mut hasher = blake3::Hasher::new();
         for part in [self.path.as_bytes(), what.as_bytes(), body] {
             hasher.update(&(part.len() as u64).to_le_bytes());

@@ -27,6 +27,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, watch};
 
+/// A launched keeper that has not begun by then is looked for: a little more than a settler waits for its start mark.
+const BEGINS_WITHIN: Duration = Duration::from_millis(5_500);
 /// How soon a job whose keeper does not listen yet is looked at again; doubled each time.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The longest of those pauses.
@@ -318,10 +320,14 @@ impl Hub {
             seen.connected += u32::from(!from_the_beginning);
             seen.unknown = false;
         });
+        let begins_by = tokio::time::Instant::now() + BEGINS_WITHIN;
         loop {
+            let begun = !from_the_beginning || entry.seen.borrow().started;
             let ready = tokio::select! {
                 ready = watch.readable() => ready,
                 () = entry.handed() => break,
+                // Nobody has it, though the channel is open: it lies where keepers come from. It is settled as never started.
+                () = tokio::time::sleep_until(begins_by), if !begun => break,
             };
             let Ok(mut ready) = ready else { break };
             match watch.get_ref().0.next(Some(Duration::ZERO)) {

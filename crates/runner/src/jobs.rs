@@ -9,7 +9,7 @@ use outlast_core::id::{Cursor, Generation, JobId, Scope};
 use outlast_core::ledger::StartMark;
 use outlast_core::receipt::Receipt;
 use outlast_core::spec::Stdin;
-use outlast_core::status::{State, known_exit, project};
+use outlast_core::status::{JobFacts, Liveness, State, known_exit, project};
 use outlast_core::verdict::judge;
 use outlast_hand::control::{self, StopAnswer};
 use outlast_hand::gc::Tombstone;
@@ -157,18 +157,21 @@ pub(crate) fn list(home: &Home, scope: &Scope, after: Option<JobId>, limit: u32)
     let mut ids = home.jobs().map_err(failed)?;
     ids.retain(|id| after.is_none_or(|after| *id > after));
     ids.sort_unstable();
-    let mut jobs = Vec::new();
+    let (mut jobs, mut unreadable) = (Vec::new(), Vec::new());
     for id in ids {
-        // One that is damaged, or goes at this moment, keeps no other from being listed.
+        // One that is damaged keeps no other from being listed. One without a readable spec is nobody's to be shown.
         let Ok(Some(job)) = home.job(id) else { continue };
         if job.spec().scope != *scope {
             continue;
         }
-        let Ok(facts) = job.look() else { continue };
-        if jobs.len() >= limit as usize {
-            let next_after = jobs.last().map(|job: &JobSummary| job.job_id);
-            return Ok(JobList { jobs, next_after });
+        if jobs.len() + unreadable.len() >= limit as usize {
+            let last = jobs.last().map(|job: &JobSummary| job.job_id).max(unreadable.last().copied());
+            return Ok(JobList { jobs, unreadable, next_after: last });
         }
+        let Ok(facts) = job.look() else {
+            unreadable.push(id);
+            continue;
+        };
         let spec = &facts.spec;
         jobs.push(JobSummary {
             job_id: id,
@@ -182,7 +185,7 @@ pub(crate) fn list(home: &Home, scope: &Scope, after: Option<JobId>, limit: u32)
             command: spec.work.command.preview(PREVIEW),
         });
     }
-    Ok(JobList { jobs, next_after: None })
+    Ok(JobList { jobs, unreadable, next_after: None })
 }
 
 /// Asks for a job's end: looks first, asks its keeper, and looks again where none answers.
@@ -224,8 +227,20 @@ pub(crate) fn stop(home: &Home, job: &Job, stop: Stop, generation: Generation) -
         StopAnswer::Accepted => Ok(Stopped::Accepted),
         StopAnswer::Stale(stale) => Ok(Stopped::Stale { stale }),
         StopAnswer::NoKeeper if receipt()?.is_some() => Ok(Stopped::AlreadySettled),
+        StopAnswer::NoKeeper if keeper_lives(&job.look().map_err(failed)?) => {
+            let detail = format!("the keeper of job {} lives and does not answer", job.id());
+            Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, "KEEPER_SILENT", detail)
+                .remedy(
+                    "the same call again, with the same stop, may reach it; it was perhaps stopped itself",
+                )
+                .about(job.id()))
+        }
         StopAnswer::NoKeeper => Ok(Stopped::KeeperLost),
     }
+}
+
+fn keeper_lives(facts: &JobFacts) -> bool {
+    facts.warden == Liveness::Alive
 }
 
 /// Settles what has lost its keeper.

@@ -6,7 +6,7 @@
 use crate::answer;
 use crate::shared::lock;
 use http::StatusCode;
-use outlast_bytelog::{Extent, Gap, GapLength, Sink, Stream as LogStream, Tail};
+use outlast_bytelog::{Extent, Gap, GapCause, GapLength, Sink, Stream as LogStream, Tail};
 use outlast_core::id::{Cursor, JobId};
 use outlast_hand::job::Job;
 use outlast_hand::log::{LogReader, gap_cause};
@@ -109,15 +109,36 @@ pub(crate) fn read(readers: &Readers, job: &Job, want: Want) -> Result<Piece, Pr
     let extent = reader.read_into(want.from, max, &mut gathered).map_err(|error| {
         answer::storage("reading the output", &std::io::Error::other(error.to_string())).about(job.id())
     })?;
-    let mut piece = gathered.finish(extent);
-    piece.committed = committed;
-    if receipt.is_some() && piece.tail == "open" {
-        // Nothing more will come, whether or not the log says so itself.
-        piece.tail = "ended";
-        piece.moved = true;
+    let mut told = extent;
+    if let Some(receipt) = &receipt {
+        let end = receipt.output.final_cursor.0;
+        if !matches!(extent.tail, Tail::More) || extent.next >= end {
+            if extent.next < end {
+                // The log ends before the output did: what could not be stored is missing, and that is said.
+                gathered.gap(Gap::known(
+                    extent.next.max(want.from.0)..end,
+                    missing(&receipt.output.gaps, extent.next),
+                ));
+            }
+            // Nothing more will come, whether or not the log says so itself.
+            told = Extent { next: extent.next.max(end), end, tail: Tail::Ended { cursor: end } };
+        }
     }
+    let mut piece = gathered.finish(told);
+    piece.committed = committed;
     readers.keep(job.id(), extent, reader);
     Ok(piece)
+}
+
+/// Why the end of the output is missing, as the receipt has it.
+fn missing(gaps: &[outlast_core::receipt::Gap], from: u64) -> GapCause {
+    let there = gaps.iter().find(|gap| gap.to.is_none_or(|to| to.0 > from));
+    match there.map(|gap| gap.cause.as_str()) {
+        Some("scribe_lost") => GapCause::WriterLost,
+        Some("log_limit") => GapCause::Limit,
+        Some("damaged") => GapCause::Damaged,
+        _ => GapCause::StorageFailed,
+    }
 }
 
 /// An answer's body while it is gathered.
@@ -231,7 +252,6 @@ impl Sink for Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlast_bytelog::GapCause;
     use outlast_wire::records::records;
 
     fn extent(next: u64, tail: Tail) -> Extent {

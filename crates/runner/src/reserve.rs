@@ -69,7 +69,7 @@ pub(crate) fn take(home: &Home, connections: usize, keeper: Option<&Path>) -> io
         _ => {}
     }
     // Before what follows: keepers and their commands have none of it.
-    let nest = Nest::start(keeper).ok().map(Arc::new);
+    let nest = Nest::start(home.path(), keeper).ok().map(Arc::new);
     let _ = outlast_sys::prctl::set_dumpable(false);
     let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE);
     let open_files = raise_open_files();

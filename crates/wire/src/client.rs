@@ -182,12 +182,12 @@ type Fate = tokio::sync::watch::Receiver<Option<Option<Arc<hyper::Error>>>>;
 /// How long a call whose connection failed waits for the reason.
 const REASON_WITHIN: Duration = Duration::from_millis(100);
 
-/// A connection to a runner.
+/// A connection to a runner, with the scope and the generation that its calls carry.
 pub struct Client {
-    sender: Sender,
+    sender: Arc<Sender>,
     fate: Fate,
     authorization: Option<header::HeaderValue>,
-    hello: Hello,
+    hello: Arc<Hello>,
     /// This machine's clock when the hand told its own.
     told_at: Instant,
     scope: Scope,
@@ -273,10 +273,10 @@ impl Client {
         let hello: Hello = from_json(&answered.body)?;
         version::check_choice(version::SUPPORTED, &hello.offered, &hello.supported, hello.protocol)?;
         Ok(Client {
-            sender,
+            sender: Arc::new(sender),
             fate,
             authorization,
-            hello,
+            hello: Arc::new(hello),
             told_at: Instant::now(),
             scope,
             generation: Generation(0),
@@ -293,6 +293,27 @@ impl Client {
     #[must_use]
     pub fn with_generation(self, generation: Generation) -> Client {
         Client { generation, ..self }
+    }
+
+    /// The same connection for another scope and generation.
+    #[must_use]
+    pub fn within(&self, scope: Scope, generation: Generation) -> Client {
+        Client {
+            sender: Arc::clone(&self.sender),
+            fate: self.fate.clone(),
+            authorization: self.authorization.clone(),
+            hello: Arc::clone(&self.hello),
+            told_at: self.told_at,
+            scope,
+            generation,
+        }
+    }
+
+    /// Waits for the end of the connection.
+    pub async fn ended(&self) {
+        let mut fate = self.fate.clone();
+        // Its driver is gone with it either way.
+        let _ = fate.wait_for(Option::is_some).await;
     }
 
     /// Admits a command, or finds the job that it is, and waits until `until` for `wait` at most.

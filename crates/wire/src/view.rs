@@ -143,6 +143,9 @@ pub struct JobSummary {
 pub struct JobList {
     /// In order of id.
     pub jobs: Vec<JobSummary>,
+    /// Those whose files are damaged, and that are kept as they are: a look at each says what is wrong with it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unreadable: Vec<JobId>,
     /// Ask with `after` this id for more; absent at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_after: Option<JobId>,

@@ -73,6 +73,50 @@ fn connect_answers_whoever_has_closed_its_input() {
     });
 }
 
+/// A call whose headers came in time and whose body did not is dropped.
+#[test]
+fn a_body_that_comes_after_the_expiry_changes_nothing() {
+    scene("late-body", async |scene| {
+        let client = scene.client().await;
+        let id = started(&client, &scene.sh("k", "exec sleep 600")).await.job_id;
+        let mut headers = scene.bound(&scene.hello());
+        let expires = outlast_wire::client::unix_ms() + 300;
+        for (name, value) in &mut headers {
+            if name == outlast_wire::call::EXPIRES_AT {
+                *value = expires.to_string();
+            }
+        }
+        let body = br#"{"id": "late"}"#;
+        let whole = request("POST", &format!("/v1/jobs/{id}/stop"), &headers, body);
+        let (first, rest) = whole.split_at(whole.len() - 5);
+        let mut stream = scene.connect();
+        stream.write_all(first).unwrap();
+        until("the expiry", || (outlast_wire::client::unix_ms() > expires).then_some(())).await;
+        stream.write_all(rest).unwrap();
+        let answer = Answer::read(&drain(&mut stream)).expect("an answer");
+        assert_eq!((answer.status, answer.problem().code.as_str()), (409, "STALE"), "{}", answer.text());
+        assert!(client.job(id, Until::Now, Duration::ZERO).await.unwrap().ending.is_none());
+        assert_eq!(stop_now(&client, id).await.stops, ["the-end"]);
+    });
+}
+
+/// A log that could keep nothing is refused before anything starts.
+#[test]
+fn a_limit_that_keeps_no_output_is_refused() {
+    scene("least-log", async |scene| {
+        let client = scene.client().await;
+        for bytes in [1, 1000, 65_535] {
+            let mut admission = scene.sh("k", "echo hi");
+            admission.limits.log_bytes = Some(bytes);
+            let refused = client.admit(&request_id().unwrap(), &admission, Until::Now, Duration::ZERO).await;
+            assert_eq!(problem_of(refused).code, "BAD_LIMIT", "{bytes}");
+        }
+        let mut admission = scene.sh("k", "echo hi");
+        admission.limits.log_bytes = Some(65_536);
+        ran(&client, &admission).await;
+    });
+}
+
 /// A body that does not fit says where, and what belongs there; what stands there is not repeated.
 #[test]
 fn bodies_that_do_not_fit_are_told_what_belongs_there() {

@@ -256,6 +256,37 @@ fn a_nest_that_is_gone_is_missed_by_nobody() {
     });
 }
 
+/// Whoever takes the start mark says why, and whoever writes the receipt says the same, once: not even a keeper's launch
+/// that was stuck and goes on later changes it.
+#[test]
+fn a_receipt_of_what_never_started_is_written_once() {
+    scene("stuck-nest", async |scene| {
+        let client = scene.client().await;
+        let first = started(&client, &scene.sh("first", "exec sleep 600")).await;
+        let nest = crate::ground::parent_of(warden_of(&first)).and_then(Pid::from_raw).unwrap();
+        let signal = |signal| rustix::process::kill_process(nest, signal).unwrap();
+        signal(rustix::process::Signal::STOP);
+        let admission = scene.sh("stuck", "echo hi");
+        let stuck = client.admit("stuck", &admission, Until::Now, Duration::ZERO).await.unwrap().job_id;
+        let stopped = client.stop(&request_id().unwrap(), stuck, &stop("mine", false)).await.unwrap();
+        assert_eq!(stopped, Stopped::NeverStarted);
+        let path = scene.ground.home.path().join("jobs").join(stuck.to_string()).join("receipt.json");
+        let receipt = std::fs::read(&path).unwrap();
+        // One that nobody stops is settled when no keeper came.
+        let other = scene.sh("other", "echo hi");
+        let other = client.admit("other", &other, Until::Settled, LONG).await.unwrap();
+        assert_eq!(other.receipt.unwrap().exit, Exit::NotStarted { why: NotStarted::NoKeeper });
+        signal(rustix::process::Signal::CONT);
+        // It does one after the other: when this one has run, it has been through those before.
+        assert_eq!(ran(&client, &scene.sh("last", "echo hi")).await.exit, Exit::Exited { code: 0 });
+        let view = client.job(stuck, Until::Now, Duration::ZERO).await.unwrap();
+        assert_eq!(view.verdict.unwrap().exit_code, 143);
+        assert_eq!(view.receipt.unwrap().exit, Exit::NotStarted { why: NotStarted::Cancelled });
+        assert_eq!(std::fs::read(&path).unwrap(), receipt);
+        stop_now(&client, first.job_id).await;
+    });
+}
+
 #[test]
 fn a_killed_runner_leaves_no_group() {
     scene("group", async |scene| {

@@ -401,3 +401,40 @@ fn what_reads_may_ask_for() {
         }
     });
 }
+
+/// Output that ended and could not be stored is a gap that is stated, up to the final cursor.
+#[test]
+fn what_could_not_be_stored_is_a_gap_up_to_the_end() {
+    scene("unstored", async |scene| {
+        let client = scene.client().await;
+        let admission = scene.sh("k", "echo hello");
+        let id = ran(&client, &admission).await.job_id;
+        // As the receipt of a job whose disk was full has it.
+        let path = scene.ground.home.path().join("jobs").join(id.to_string()).join("receipt.json");
+        let mut receipt: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        let whole = receipt.clone();
+        receipt["output"]["final_cursor"] = 600.into();
+        receipt["output"]["gaps"] = serde_json::json!([{ "from": 6, "to": 600, "cause": "storage_failed" }]);
+        std::fs::write(&path, receipt.to_string()).unwrap();
+        for (from, body, gap) in [
+            (0, &b"hello\n"[..], "6-600;storage_failed"),
+            (6, b"", "6-600;storage_failed"),
+            (40, b"", "40-600;storage_failed"),
+        ] {
+            let output = client.read(id, Read { from: Cursor(from), ..Read::default() }).await.unwrap();
+            assert_eq!((&output.body[..], output.gaps.as_str()), (body, gap), "from {from}");
+            assert_eq!((output.next, output.tail), (Cursor(600), Tail::Ended), "from {from}");
+        }
+        let end = client.read(id, Read { from: Cursor(600), ..Read::default() }).await.unwrap();
+        assert_eq!((end.gaps.as_str(), end.next, end.tail), ("", Cursor(600), Tail::Ended));
+        std::fs::write(&path, whole.to_string()).unwrap();
+        // All of it in an answer that it just fits is the end of it.
+        let output = client.read(id, Read { max: Some(6), ..Read::default() }).await.unwrap();
+        assert_eq!((output.next, output.tail), (Cursor(6), Tail::Ended));
+        // One that cannot be read is listed as such.
+        std::fs::write(&path, &whole.to_string()[..100]).unwrap();
+        let list = client.list(None, 10).await.unwrap();
+        assert_eq!((list.jobs.len(), list.unreadable.as_slice()), (0, &[id][..]));
+        std::fs::write(&path, whole.to_string()).unwrap();
+    });
+}

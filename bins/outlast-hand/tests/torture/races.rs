@@ -231,7 +231,7 @@ fn a_keeper_without_leave_starts_nothing() {
     crate::support::be_init();
     let ground = Ground::new("no-leave");
     let ran = ground.file("ran");
-    let nest = Arc::new(Nest::start(Some(&keeper_program())).unwrap());
+    let nest = Arc::new(Nest::start(ground.home.path(), Some(&keeper_program())).unwrap());
     let nests = [None, Some(nest)];
     for (nest, mode) in nests.iter().flat_map(|nest| modes().into_iter().map(move |mode| (nest, mode))) {
         let mut ask = ground.ask_argv(&["touch", ran.to_str().unwrap()]);

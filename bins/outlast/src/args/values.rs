@@ -30,13 +30,10 @@ pub(crate) fn memory(text: &str) -> Result<u64, String> {
     }
 }
 
-/// The least limit of output that is kept.
-const LEAST_LOG: u64 = 64 << 10;
-
 /// A limit of the output that is kept.
 pub(crate) fn log_limit(text: &str) -> Result<u64, String> {
     match bytes(text)? {
-        size if (1..LEAST_LOG).contains(&size) => {
+        size if (1..outlast_hand::defaults::LEAST_LOG).contains(&size) => {
             Err("the limit is at least 64KiB; 0 keeps all output".to_owned())
         }
         size => Ok(size),

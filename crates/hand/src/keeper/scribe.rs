@@ -678,7 +678,7 @@ impl<'a> State<'a> {
         let marked = is_marked(&text);
         let mut unmarked = None;
         let mut write = |text: &[u8]| {
-            files::write_durably_after(dir, name::RECEIPT, text, || match marked {
+            files::write_once(dir, name::RECEIPT, text, || match marked {
                 true => marks::sync(home).inspect_err(|error| unmarked = Some(error.to_string())),
                 false => Ok(()),
             })
@@ -694,10 +694,10 @@ impl<'a> State<'a> {
             && let Some(without) = without_mark(&text, why)
         {
             text = without;
-            written = files::write_durably(dir, name::RECEIPT, &text);
+            written = files::write_once(dir, name::RECEIPT, &text, || Ok(()));
         }
         match written {
-            Ok(()) => {
+            Ok(_) => {
                 self.tell(ToWarden::Settled);
                 self.finished = true;
             }
