@@ -111,12 +111,15 @@ CREATE TABLE tasks (
     attempt BIGINT NOT NULL,
     -- While its latest attempt takes one of its sandbox's places.
     occupies BIGINT NOT NULL,
+    -- Until when it must be decided who brings its result; nothing once that is.
+    decide_by BIGINT,
     -- Grows with each change, for who follows.
     revision BIGINT NOT NULL,
     UNIQUE (conversation, principal, call_key),
     FOREIGN KEY (sandbox, sandbox_generation) REFERENCES hands (sandbox, generation)
 );
 CREATE INDEX tasks_of_conversation ON tasks (conversation, id);
+CREATE INDEX tasks_undecided ON tasks (decide_by) WHERE decide_by IS NOT NULL;
 CREATE INDEX tasks_of_hand ON tasks (sandbox, sandbox_generation, id) WHERE occupies = 1;
 
 -- One execution of it: a job on a hand.

@@ -309,6 +309,12 @@ impl Client {
         }
     }
 
+    /// The scope that its calls carry.
+    #[must_use]
+    pub fn scope(&self) -> &Scope {
+        &self.scope
+    }
+
     /// Waits for the end of the connection.
     pub async fn ended(&self) {
         let mut fate = self.fate.clone();

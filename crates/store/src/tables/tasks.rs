@@ -17,8 +17,8 @@ use outlast_core::delivery::{DiscardReason, event_id, owed_event};
 use outlast_core::id::{Attempt, Generation, SandboxGeneration};
 use outlast_core::spec::JobKind;
 use outlast_core::task::{
-    Ended, HandOff, Learned, News, Owner, Refused, Reserved as Reservation, Start, TaskFacts, Told, ToldBy,
-    next_attempt,
+    Ended, HandOff, HandOffWhy, Learned, News, Owner, Refused, Reserved as Reservation, Start, TaskFacts,
+    Told, ToldBy, next_attempt,
 };
 use outlast_core::time::{Millis, UnixMicros};
 
@@ -175,11 +175,19 @@ impl Op for Reserve {
         let deadline =
             self.deadline.map(|length| UnixMicros(now.0.saturating_add(length.0.saturating_mul(1000))));
         let reserved = Reservation { at: now, deadline, kind: self.kind, attempt: Attempt::FIRST };
-        let facts = TaskFacts::reserve(self.id.clone(), owner, reserved);
+        let mut facts = TaskFacts::reserve(self.id.clone(), owner, reserved);
+        let decide_by = match self.mode {
+            Mode::Foreground { limit, .. } if self.kind == JobKind::Command => Some(limit),
+            _ => {
+                // Whoever asked for it waits for nothing.
+                let _ = facts.learn(News::HandedOff(HandOffWhy::Background), now);
+                None
+            }
+        };
         tx.execute(
             "INSERT INTO tasks (id, tenant, conversation, run, principal, generation, sandbox, sandbox_generation, \
-             call_key, digest, work, mode, attempt, occupies, revision) \
-             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, 1, 1)",
+             call_key, digest, work, mode, attempt, decide_by, occupies, revision) \
+             VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, 1, 1)",
             values![
                 &self.id,
                 &self.tenant,
@@ -193,7 +201,8 @@ impl Op for Reserve {
                 &self.digest,
                 &self.work,
                 document(&self.mode)?,
-                Attempt::FIRST
+                Attempt::FIRST,
+                decide_by
             ],
         )
         .await?;
@@ -276,8 +285,9 @@ pub(crate) async fn changed(tx: &mut Tx<'_>, facts: &TaskFacts) -> Result<Option
     )
     .await?;
     tx.execute(
-        "UPDATE tasks SET occupies = $2, revision = revision + 1 WHERE id = $1",
-        values![&facts.id, facts.occupies()],
+        "UPDATE tasks SET occupies = $2, decide_by = CASE WHEN $3 = 1 THEN decide_by ELSE NULL END, \
+         revision = revision + 1 WHERE id = $1",
+        values![&facts.id, facts.occupies(), facts.hand_off == HandOff::Undecided],
     )
     .await?;
     if let HandOff::HandedOff { told: Some(Told { by: ToldBy::Read, .. }), .. } = facts.hand_off {
@@ -510,6 +520,33 @@ impl Query for OfHand {
                  WHERE t.sandbox = $1 AND t.sandbox_generation = $2 AND t.id > $3 \
                  AND (t.occupies = 1 OR a.cursor < a.final_cursor) ORDER BY t.id LIMIT $4",
                 values![&self.hand.sandbox, self.hand.generation, after, self.limit],
+            )
+            .await?;
+        rows.iter().map(Task::of).collect()
+    }
+}
+
+/// Tasks of which it is not decided who brings their results, and whose time for that was over so long ago: whoever waited
+/// with an open reply has gone.
+#[derive(Debug, Clone)]
+pub struct Undecided {
+    /// So long ago at least.
+    pub since: Millis,
+    /// So many at most.
+    pub limit: u32,
+}
+
+impl Query for Undecided {
+    type Out = Vec<Task>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Vec<Task>, StoreError> {
+        let rows = tx
+            .query(
+                TABLE,
+                "SELECT t.id, t.sandbox, t.sandbox_generation, t.call_key, t.digest, t.work, t.mode, t.revision, a.facts \
+                 FROM tasks t JOIN attempts a ON a.task = t.id AND a.number = t.attempt \
+                 WHERE t.decide_by < NOW_US - $1 ORDER BY t.decide_by LIMIT $2",
+                values![self.since.0.saturating_mul(1000), self.limit],
             )
             .await?;
         rows.iter().map(Task::of).collect()

@@ -101,7 +101,10 @@ impl Scene {
             digest: "a digest".into(),
             work: "{}".into(),
             kind: JobKind::Command,
-            mode: Mode::Background,
+            mode: Mode::Foreground {
+                limit: UnixMicros(u64::MAX >> 2),
+                on_limit: outlast_core::cutover::OnLimit::Background,
+            },
             deadline: Some(Millis(3_600_000)),
             most_unsettled: 8,
         }
