@@ -24,8 +24,10 @@ pub mod worker;
 
 use bell::Bells;
 use outlast_objects::Objects;
-use outlast_store::Store;
-use outlast_store::ids::{New, Seed};
+use outlast_provider::Provider;
+use outlast_store::ids::{New, SandboxId, Seed, TenantId};
+use outlast_store::tables::sandboxes;
+use outlast_store::{Store, StoreError};
 use settings::Settings;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -41,13 +43,47 @@ pub struct Brain {
     pub bells: Arc<Bells>,
     /// As it was started.
     pub settings: Arc<Settings>,
+    /// Where sandboxes come from, by the name that records have.
+    pub providers: Arc<Vec<Arc<dyn Provider>>>,
 }
 
 impl Brain {
     /// A brain over a store and objects.
     #[must_use]
     pub fn new(store: Store, objects: Objects, settings: Settings) -> Brain {
-        Brain { store, objects, bells: Arc::default(), settings: Arc::new(settings) }
+        Brain {
+            store,
+            objects,
+            bells: Arc::default(),
+            settings: Arc::new(settings),
+            providers: Arc::default(),
+        }
+    }
+
+    /// With providers of sandboxes. Hands whose provider is none of these are reached by their channels alone.
+    #[must_use]
+    pub fn with_providers(self, providers: Vec<Arc<dyn Provider>>) -> Brain {
+        Brain { providers: Arc::new(providers), ..self }
+    }
+
+    /// The provider of this name.
+    #[must_use]
+    pub fn provider(&self, name: &str) -> Option<&Arc<dyn Provider>> {
+        self.providers.iter().find(|provider| provider.name() == name)
+    }
+
+    /// The provider of a sandbox.
+    pub(crate) async fn provider_of(
+        &self,
+        tenant: &TenantId,
+        sandbox: &SandboxId,
+    ) -> Result<Option<Arc<dyn Provider>>, StoreError> {
+        if self.providers.is_empty() {
+            return Ok(None);
+        }
+        let find = sandboxes::Find { tenant: tenant.clone(), id: sandbox.clone() };
+        let sandbox = self.store.read(find).await?;
+        Ok(sandbox.and_then(|sandbox| self.provider(&sandbox.provider).cloned()))
     }
 }
 

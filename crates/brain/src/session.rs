@@ -4,6 +4,7 @@ use crate::Brain;
 use crate::follow::{Broken, Follow, destroyed};
 use outlast_core::id::Scope;
 use outlast_core::task::{News, Seen};
+use outlast_provider::{Attached, Place};
 use outlast_store::StoreError;
 use outlast_store::ids::TaskId;
 use outlast_store::tables::hands::{Claim, Hand, Reached, Renew};
@@ -95,13 +96,20 @@ fn channel(failures: u64, most: u64, channels: usize) -> usize {
 }
 
 async fn connect(brain: &Brain, hand: &Hand, channel: &str) -> Result<Client, String> {
-    let address: Address = channel.parse().map_err(|error| format!("{channel}: {error}"))?;
-    let options = DialOptions::default();
-    let stream = dial(&address, &options).await.map_err(|error| error.to_string())?;
+    let place = Place { sandbox: hand.id.sandbox.to_string(), generation: hand.id.generation };
+    let provider = brain.provider_of(&hand.tenant, &hand.id.sandbox).await.map_err(|error| error.to_string())?;
+    let Attached { stream, token } = match provider {
+        Some(provider) => provider.attach(&place, channel).await.map_err(|error| error.to_string())?,
+        None => {
+            let address: Address = channel.parse().map_err(|error| format!("{channel}: {error}"))?;
+            let stream = dial(&address, &DialOptions::default()).await.map_err(|error| error.to_string())?;
+            Attached { stream, token: None }
+        }
+    };
     let http = stream.http();
     let scope = Scope::new(brain.settings.name.clone()).map_err(|error| error.to_string())?;
-    let token = options.token.as_deref();
-    let client = Client::begin(stream, http, token, scope).await.map_err(|error| error.to_string())?;
+    let client =
+        Client::begin(stream, http, token.as_deref(), scope).await.map_err(|error| error.to_string())?;
     let hello = client.hello();
     // A new incarnation is never attached as this one, whatever its address.
     if hello.sandbox_generation != hand.id.generation || hello.sandbox != hand.provider_ref {

@@ -58,6 +58,30 @@ impl Op for Record {
     }
 }
 
+/// The sandbox of this id, where it is this tenant's.
+#[derive(Debug, Clone)]
+pub struct Find {
+    /// Whose.
+    pub tenant: TenantId,
+    /// Which.
+    pub id: SandboxId,
+}
+
+impl Query for Find {
+    type Out = Option<Sandbox>;
+
+    async fn run(&self, tx: &mut Tx<'_>) -> Result<Option<Sandbox>, StoreError> {
+        let row = tx
+            .find(
+                TABLE,
+                "SELECT id, tenant, name, provider FROM sandboxes WHERE tenant = $1 AND id = $2",
+                values![&self.tenant, &self.id],
+            )
+            .await?;
+        row.as_ref().map(Sandbox::of).transpose()
+    }
+}
+
 /// A tenant's sandboxes, in the order they were recorded in.
 #[derive(Debug, Clone)]
 pub struct List {
