@@ -97,7 +97,8 @@ fn channel(failures: u64, most: u64, channels: usize) -> usize {
 
 async fn connect(brain: &Brain, hand: &Hand, channel: &str) -> Result<Client, String> {
     let place = Place { sandbox: hand.id.sandbox.to_string(), generation: hand.id.generation };
-    let provider = brain.provider_of(&hand.tenant, &hand.id.sandbox).await.map_err(|error| error.to_string())?;
+    let provider =
+        brain.provider_of(&hand.tenant, &hand.id.sandbox).await.map_err(|error| error.to_string())?;
     let Attached { stream, token } = match provider {
         Some(provider) => provider.attach(&place, channel).await.map_err(|error| error.to_string())?,
         None => {

@@ -106,7 +106,11 @@ pub trait Provider: Send + Sync + std::fmt::Debug {
     ///
     /// # Errors
     /// [`ProviderError`]. What was made by then is found by asking again.
-    async fn provision(&self, place: &Place, settings: &serde_json::Value) -> Result<Incarnation, ProviderError>;
+    async fn provision(
+        &self,
+        place: &Place,
+        settings: &serde_json::Value,
+    ) -> Result<Incarnation, ProviderError>;
 
     /// How a recorded incarnation is. Makes and changes nothing.
     ///
